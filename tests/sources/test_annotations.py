@@ -15,7 +15,7 @@ from stream.sources.mariadb.backfill.progress import progress_annotations
 from stream.sources.mariadb.backfill.rereading import REREADS, Rereading
 from stream.sources.mariadb.backfill.run import NO_BACKFILL
 from stream.sources.mariadb.binlog.catalog import HELD, HELD_CHARS_MAX
-from stream.sources.mariadb.binlog.progress import _TABLES, _TABLES_CHARS_MAX
+from stream.sources.mariadb.binlog.progress import _TABLES, _TABLES_CHARS_MAX, UNREPEATABLE
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.status import CURSORS, HOLDERS, PROGRESS, TableReading
 from stream.wire.batch import ANNOTATIONS_MAX, _kept_annotations
@@ -46,7 +46,7 @@ def test_all_that_a_source_may_say_has_room_in_its_state() -> None:
     """Each part has a limit of its own. A source that meets all of them at once would end, and again at each start."""
     words = backfilling()
     assert words.keys() == NO_BACKFILL.keys() == {CURSORS, CHOICE, PROGRESS, HOLDERS, REREADS}
-    of_limits = {PLACES: WORDS_MAX, HELD: HELD_CHARS_MAX, _TABLES: _TABLES_CHARS_MAX}
+    of_limits = {UNREPEATABLE: 200, PLACES: WORDS_MAX, HELD: HELD_CHARS_MAX, _TABLES: _TABLES_CHARS_MAX}
     words |= {name: "x" * size for name, size in of_limits.items()}
     kept = _kept_annotations({}, words)
     assert kept == words

@@ -13,7 +13,7 @@ from lab.simulation.rows.backfilling import FramedBackfill
 from lab.simulation.rows.source import CHOICES, SimulatedBinlogReader, SimulatedSource
 from stream.publish.publisher import Publisher as RealPublisher
 from stream.publish.resume import resume_point
-from stream.sources.mariadb.binlog.progress import Progress
+from stream.sources.mariadb.binlog.progress import UNREPEATABLE, Progress
 from stream.sources.mariadb.connection import SourceHistoryLost
 from stream.sources.mariadb.position import check_in_history
 from stream.wire.batch import Batch, BatchLimits, Framer
@@ -312,6 +312,7 @@ class Publishing:
                 point.partial_events,
                 point.sequence,
                 point.table_choice,
+                point.annotations.get(UNREPEATABLE),
                 point.continuity,
                 framer._timestamp_max,
                 framer._map_due,
@@ -319,6 +320,7 @@ class Publishing:
                 progress.timestamp,
                 progress.partial_gtid,
                 progress.partial_events,
+                progress.unrepeatable,
                 progress.is_new,
                 progress.table_choice,
             )
@@ -351,7 +353,11 @@ class Publishing:
             return False
         transaction = self._transaction(progress.position, at)
         partly_out = bool(progress.partial_gtid)
-        self._publish(progress.aligned(transaction, CHOICE + self.choice) if partly_out else transaction)
+        given = progress.aligned(transaction, CHOICE + self.choice) if partly_out else transaction
+        if words := progress.repeatable(given):
+            assert self.framer is not None
+            self.framer.annotate(words)
+        self._publish(given)
         progress.position, progress.timestamp = transaction.position, transaction.timestamp
         if partly_out:
             progress.partial_gtid = ""

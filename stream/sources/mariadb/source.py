@@ -355,9 +355,10 @@ class MariaDBSource:
                 if progress.has_said(transaction):
                     continue
                 partly_out = bool(progress.partial_gtid)
-                self._give(
-                    publisher, schema.catalog, self._aligned(progress, transaction) if partly_out else transaction
-                )
+                given = self._aligned(progress, transaction) if partly_out else transaction
+                if words := progress.repeatable(given):
+                    publisher.annotate(words)
+                self._give(publisher, schema.catalog, given)
                 self._stamp(publisher, reader, watch)  # not before: the reader counts the transaction that it gave
                 progress.moved(transaction)
                 self._note(progress, transaction.count)

@@ -12,7 +12,7 @@ import pytest
 from stream.publish.publisher import PublisherLost
 from stream.sources.mariadb import live_schema, source
 from stream.sources.mariadb.backfill.run import BackfillOptions
-from stream.sources.mariadb.binlog.progress import Progress
+from stream.sources.mariadb.binlog.progress import UNREPEATABLE, Progress
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, ServerSettingsError
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.position import ServerPosition
@@ -101,6 +101,17 @@ def test_what_is_void_before_a_transaction_that_is_partly_published_is_not_said_
     assert Steps(monkeypatch, given).read(partly) == ["published", "stepped"]
     whole = ResumePoint("s/0", 1, 9, at(5), 1, at(5), table_choice=7)
     assert Steps(monkeypatch, given).read(whole) == ["published", "stepped"] * 2
+
+
+def test_a_state_with_a_part_of_a_transaction_says_whether_it_can_be_continued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So it is said first: a source may be lost once a part is out."""
+    voids = SourceTransaction(at(6), at(6), 1, [row(1), VoidTable("d.a", "its rows are lost")])
+    steps = Steps(monkeypatch, [voids, transaction(7, row(1), row(2))])
+    steps.publisher.annotate = lambda words: steps.told.append(words[UNREPEATABLE])
+    steps.read(ResumePoint("s/0", 1, 9, at(5), 1, at(5), table_choice=7))
+    assert steps.told == [at(6), "published", "stepped", "published", "stepped"]
 
 
 def test_a_publisher_that_is_lost_while_nothing_is_written_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

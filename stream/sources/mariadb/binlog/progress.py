@@ -18,6 +18,7 @@ from stream.wire.events import (
     KeylessRow,
     ResumePoint,
     RowChange,
+    SingleRows,
     SourceTransaction,
     VoidTable,
 )
@@ -37,6 +38,8 @@ def fingerprint(tables: TableFilter) -> int:
 _TABLES: Final = "tables"
 """Name of the annotation in the source's state."""
 _TABLES_CHARS_MAX: Final = 1_000
+UNREPEATABLE: Final = "unrepeatable"
+"""Name of the annotation: the last transaction that may have other events when it is read again."""
 
 
 def remembered(tables: TableFilter) -> Mapping[str, str]:
@@ -89,6 +92,7 @@ class Progress:
         self.partial_gtid = resume.partial_gtid
         self.partial_events = resume.partial_events
         self.checksum, self.cursor = resume.checksum, resume.cursor
+        self.unrepeatable = resume.annotations.get(UNREPEATABLE, "")
         self.is_new = resume.ordinal <= 1
         self._version_1_entries = ()
         self.table_choice = 0
@@ -161,19 +165,31 @@ class Progress:
         first = changes[0] if self.partial_gtid and transaction.gtid == self.position and changes else None
         return isinstance(first, VoidTable) and first.table == EVERY_TABLE
 
+    def repeatable(self, transaction: SourceTransaction) -> Mapping[str, str]:
+        """What a state with a part of the transaction must say of it, if that is new.
+
+        What voids a table hides its rows, and may be over once it is read again: a disk has room, a table is as before.
+        """
+        changes = transaction.changes
+        if type(transaction) is SingleRows or len(changes) <= 1 or _is_row(changes[len(changes) - 1]):
+            return {}
+        self.unrepeatable = transaction.gtid
+        return {UNREPEATABLE: transaction.gtid}
+
     def aligned(self, transaction: SourceTransaction, choice: int) -> SourceTransaction:
         """A partly published transaction, changed if need be, so that skipping its events by number loses nothing.
 
         Rows are in key order, so the same binlog gives the same events, if the choice of tables is the same. Other
-        events may differ now. In that case everything is voided after the skipped events, and described anew: by the
-        next source if this one dies before that, so the topic says that nothing is described.
+        events may differ now, and so may rows if there were any. In that case everything is voided after the skipped
+        events, and described anew: by the next source if this one dies before that, so the topic says that nothing is
+        described.
         """
         changes = transaction.changes
-        last = changes[len(changes) - 1] if len(changes) else None
         is_same = (
             choice == self.table_choice
             and len(changes) > self.partial_events
-            and isinstance(last, RowChange | KeylessRow)
+            and _is_row(changes[len(changes) - 1])
+            and transaction.gtid != self.unrepeatable
         )
         if is_same:
             return transaction
@@ -181,3 +197,7 @@ class Progress:
         void = VoidTable(EVERY_TABLE, "a transaction that was partly published cannot be continued")
         changes = cast("list[Change]", [void] * (self.partial_events + 1))
         return replace(transaction, changes=changes, table_choice=UNDESCRIBED)
+
+
+def _is_row(change: Change) -> bool:
+    return isinstance(change, RowChange | KeylessRow)
