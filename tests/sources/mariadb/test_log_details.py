@@ -36,7 +36,7 @@ from stream.wire.events import (
 )
 from stream.wire.keys import row_key
 from stream.wire.values import binary_json
-from tests.sources.mariadb.test_log_reading import Tables, committed, event, gtid, query, run, voided
+from tests.sources.mariadb.test_log_reading import Tables, committed, event, gtid, query, run, statement, voided
 from tests.sources.mariadb.test_single_rows import (
     MARIADB,
     MYSQL,
@@ -198,6 +198,18 @@ def test_ddl_of_a_table_that_is_not_published_may_be_a_new_way_to_one_that_is(di
     begin = dialect.begin(5, flags=events.STANDALONE)[0]
     assert len(with_schema(Asked(), dialect, [begin, ddl])) == 1
     assert asked == ([{"x.t"}] if is_read else [])
+
+
+@pytest.mark.parametrize(
+    ("typed", "is_lowered", "is_void"), [("D", True, True), ("D", False, False), ("e", True, False)]
+)
+def test_a_database_is_dropped_in_whatever_case_it_is_typed(typed: str, is_lowered: bool, is_void: bool) -> None:
+    """As the log has it. Where a server lowers names its tables are gone, and would be answered as fresh."""
+    schema = Tables()
+    schema.lower_case_names = is_lowered
+    schema.reread_cascades = lambda *_: None  # type: ignore[method-assign]
+    [found] = run(statement(5, f"DROP DATABASE {typed}"), schema)
+    assert voided(found) == ({"*"} if is_void else set())
 
 
 def test_a_statement_that_deletes_and_updates_parents_may_change_what_is_below_by_either() -> None:

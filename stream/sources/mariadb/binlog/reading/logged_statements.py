@@ -54,13 +54,20 @@ class LoggedStatements:
             if recomputed:
                 self._ddl(transaction, replace(statement, tables=recomputed))
         elif effect == "database":
-            if self._schema.include.may_include(statement.tables[0][0]):
+            if self._may_include(statement.tables[0][0]):
                 transaction.voids.setdefault(EVERY_TABLE, statement.reason)
                 self._schema.reread_cascades()
         elif effect == "all":
             log.warning("everything is void", reason=statement.reason, gtid=transaction.gtid.bare)
             transaction.voids.setdefault(EVERY_TABLE, statement.reason)
             self._schema.reread_cascades()
+
+    def _may_include(self, database: str) -> bool:
+        """Whether a database, named as somebody typed it, may have tables that are published."""
+        include = self._schema.include
+        return include.may_include(database) or (
+            self._schema.lower_case_names and include.may_include(database.lower())
+        )
 
     def _is_recomputed(self, name: tuple[str, str]) -> bool:
         """Whether a copy of the table may change its rows."""
