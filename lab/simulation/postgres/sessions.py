@@ -269,10 +269,18 @@ class PostgresSession:
         ]
 
     def _tables(self, given: Any) -> Rows:
-        ordinary = "r", "p", False
+        ordinary, published = ("r", "p", False), "16384 739"
         return [
-            ("shop", each.table, *ordinary, each.identity, f"heap {each.file} {len(each.columns)}", [*each.key], True)
-            for each in self._definitions(given)
+            (
+                "shop",
+                each.table,
+                *ordinary,
+                each.identity,
+                f"heap {each.file} {len(each.columns)}",
+                [*each.key],
+                published,
+            )
+            for each in self._definitions(given[2:])
         ]
 
     def _definition(self, given: Any) -> Rows:

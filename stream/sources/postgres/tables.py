@@ -41,6 +41,7 @@ LABELS_CHARS_MAX: Final = 900
 _EXACT_TYPES: Final = frozenset({"int2", "int4", "int8", "oid", "bool", "bytea", "date", "uuid"})
 _OWN_SCHEMAS: Final = "n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'"
 
+_SELF: Final = "SELECT c.oid UNION SELECT relid FROM pg_partition_ancestors(c.oid)"
 _TABLES: Final = f"""
 SELECT n.nspname, c.relname, c.relkind::text, c.relpersistence::text, c.relhassubclass, c.relreplident::text,
  coalesce((SELECT amname FROM pg_am WHERE oid = c.relam), '-') || ' ' || c.relfilenode || ' '
@@ -49,9 +50,15 @@ SELECT n.nspname, c.relname, c.relkind::text, c.relpersistence::text, c.relhassu
  ARRAY(SELECT a.attname::text FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k(attnum, place)
   JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
   WHERE i.indrelid = c.oid AND i.indisprimary AND k.place <= i.indnkeyatts ORDER BY k.place),
- EXISTS (SELECT FROM pg_publication_tables p JOIN pg_publication q USING (pubname) WHERE pubname = %s
+ CASE WHEN EXISTS (SELECT FROM pg_publication_tables p JOIN pg_publication q USING (pubname) WHERE pubname = %s
   AND p.schemaname = n.nspname AND p.tablename = c.relname AND p.rowfilter IS NULL
   AND q.pubinsert AND q.pubupdate AND q.pubdelete AND q.pubtruncate)
+ THEN (SELECT concat_ws(' ', q.oid, q.xmin,
+   (SELECT string_agg(concat_ws('/', r.oid, r.xmin), ',' ORDER BY r.oid) FROM pg_publication_rel r
+    WHERE r.prpubid = q.oid AND r.prrelid IN ({_SELF})),
+   (SELECT string_agg(concat_ws('/', s.oid, s.xmin), ',' ORDER BY s.oid) FROM pg_publication_namespace s
+    WHERE s.pnpubid = q.oid AND s.pnnspid IN (SELECT relnamespace FROM pg_class WHERE oid IN ({_SELF}))))
+  FROM pg_publication q WHERE q.pubname = %s) END
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'f') AND {_OWN_SCHEMAS}"""
 _ONE: Final = " AND n.nspname = %s AND c.relname = %s"
@@ -98,7 +105,7 @@ def read_tables(connection: Connection, include: TableFilter, publication: str) 
     for schema, table, *column in fetch_all(connection, _COLUMNS + _IN_ORDER):
         columns.setdefault((schema, table), []).append(_column(column))
     found = {}
-    for schema, table, *row in fetch_all(connection, _TABLES, (publication,)):
+    for schema, table, *row in fetch_all(connection, _TABLES, (publication, publication)):
         if include(schema, table):
             info = _table(schema, table, columns.get((schema, table), []), row)
             found[info.name] = replace(info, prefix=include.prefix_of(info.name, len(info.primary_key)))
@@ -108,11 +115,11 @@ def read_tables(connection: Connection, include: TableFilter, publication: str) 
 def read_table(connection: Connection, schema: str, table: str) -> TableInfo | None:
     """A table as whoever reads it finds it, whatever a publication has of it; None: there is none."""
     columns = [_column(row) for _, _, *row in fetch_all(connection, _COLUMNS + _ONE + _IN_ORDER, (schema, table))]
-    found = fetch_all(connection, _TABLES + _ONE, ("", schema, table))
+    found = fetch_all(connection, _TABLES + _ONE, ("", "", schema, table))
     if not found:
         return None
     _, _, *row, _ = found[0]
-    return _table(schema, table, columns, [*row, True])
+    return _table(schema, table, columns, [*row, "-"])
 
 
 def definition_of(connection: Connection, schema: str, table: str) -> str:
@@ -142,18 +149,19 @@ def _column(row: Sequence[Any]) -> ColumnInfo:
 
 
 def _table(schema: str, table: str, columns: Sequence[ColumnInfo], row: Sequence[Any]) -> TableInfo:
-    kind, persistence, has_children, identity, storage, key, is_published = row
+    kind, persistence, has_children, identity, storage, key, published = row
     problem = _problem(schema + table, kind, persistence, has_children=has_children)
     if not problem and not key:
         problem = NO_PRIMARY_KEY
     elif not problem and identity not in ("d", "f"):
         problem = "its REPLICA IDENTITY is neither its primary key nor FULL"
-    elif not problem and not is_published:
+    elif not problem and not published:
         problem = "the connector's publication does not have all of its rows"
     problem = problem or next((column.problem for column in columns if column.problem), "")
     if kind == "p" or has_children:
         key = ()  # its rows are others', and nobody but those tells who writes them
-    return TableInfo(schema, table, tuple(columns), tuple(key), engine=f"{identity} {storage}", problem=problem)
+    engine = f"{identity} {storage} {published or '-'}"
+    return TableInfo(schema, table, tuple(columns), tuple(key), engine=engine, problem=problem)
 
 
 def _problem(name: str, kind: str, persistence: str, *, has_children: bool) -> str:
@@ -177,9 +185,10 @@ def is_heap(info: TableInfo) -> bool:
 
 
 def storage_of(tables: Mapping[str, TableInfo]) -> int:
-    """A number for the files of all rows, and for their columns: a table that was rewritten has another file.
+    """A number for the files of all rows, for their columns, and for what publishes them.
 
-    Who rewrites it may change all values, without a word in the log or in its description.
+    Who rewrites a table, which has another file then, may change all values, without a word in the log or in its
+    description. No connector tells what changed while a table was out of the publication; its row there is another one.
     """
     words = "\0".join(f"{name} {tables[name].engine}" for name in sorted(tables))
     return xxhash.xxh3_64_intdigest(words.encode()) >> 1

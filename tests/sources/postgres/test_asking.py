@@ -35,7 +35,7 @@ from stream.sources.postgres.selected_rows import RowForm
 from stream.sources.postgres.server import read_state
 from stream.sources.postgres.snapshot import PostgresSnapshotReader
 from stream.sources.postgres.source import _Watch
-from stream.sources.postgres.tables import Found, _column, _table, has_whole_rows
+from stream.sources.postgres.tables import Found, _column, _table, differences, has_whole_rows, storage_of
 from stream.sources.sessions import ANSWER_MARGIN_S
 from stream.wire.values import UndecodableValue
 from tests.patience import PATIENCE_S
@@ -270,10 +270,21 @@ def test_a_row_that_is_found_under_another_key_is_not_published_as_the_one_that_
     assert [(row.key, row.image) for row in found.rows] == [(b"public.t\0[2]", b'{"id":2}')]
 
 
+def test_a_table_that_left_its_publication_and_came_back_is_another_one() -> None:
+    """No connector tells what was changed in between. All else of it is as it was before."""
+    first, again = (
+        {INFO.name: _table("public", "t", INFO.columns, ["r", "p", False, "d", "heap 1 {1,2}", ["id"], published])}
+        for published in ("16384 739 16390/740", "16384 739 16391/742")
+    )
+    assert differences(first, again) == {INFO.name}
+    assert storage_of(first) != storage_of(again)
+    assert differences(first, first) == set()
+
+
 @pytest.mark.parametrize(("kind", "has_children"), [("r", False), ("p", False), ("r", True)])
 def test_rows_of_a_table_that_are_others_have_no_key_in_it(kind: str, has_children: bool) -> None:
     """They would be cached by the name of a table in which nobody tells who writes them."""
-    found = _table("s", "t", INFO.columns, [kind, "p", has_children, "d", "heap 1", ["id"], True])
+    found = _table("s", "t", INFO.columns, [kind, "p", has_children, "d", "heap 1", ["id"], "16384 739"])
     assert found.primary_key == (("id",) if (kind, has_children) == ("r", False) else ())
 
 
@@ -376,5 +387,6 @@ def test_a_table_whose_definition_is_another_one_is_read_again(
 def test_a_row_of_before_is_whole_only_where_its_table_says_so(identity: str, is_whole: bool) -> None:
     """By default the log has its key alone: all else would be published as having been NULL."""
     assert (
-        has_whole_rows(_table("s", "t", INFO.columns, ["r", "p", False, identity, "heap 1", ["id"], True])) is is_whole
+        has_whole_rows(_table("s", "t", INFO.columns, ["r", "p", False, identity, "heap 1", ["id"], "16384 739"]))
+        is is_whole
     )
