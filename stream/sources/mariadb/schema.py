@@ -386,16 +386,14 @@ def _table(
     keys: Sequence[str],
 ) -> TableInfo:
     names = {column.name for column in columns}
-    primary_key = tuple(keys)
-    problem = ""
+    primary_key = tuple(keys) if set(keys) <= names else ()
     if "." in database or "." in table or "\0" in table or (database + table)[:1] < " ":
         problem = "its name holds a dot or a control character"
     elif kind != "BASE TABLE":
         problem = f"it is a {kind.lower().replace('_', ' ')}"
     elif engine.lower() != "innodb":
         problem = f"engine {engine} has no snapshots"
-    elif not primary_key or not set(primary_key) <= names:
-        problem, primary_key = NO_PRIMARY_KEY, ()
     else:
         problem = next((column.problem for column in columns if column.problem), "")
+        problem = problem or ("" if primary_key else NO_PRIMARY_KEY)
     return TableInfo(database, table, columns, primary_key, engine, problem)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -22,7 +23,7 @@ from stream.sources.mariadb.cascades.family import Family
 from stream.sources.mariadb.cascades.foreign_keys import Cascades
 from stream.sources.mariadb.charsets import BINARY_COLLATION, Charsets
 from stream.sources.mariadb.gtid import Gtid, GtidPosition
-from stream.sources.mariadb.schema import ColumnInfo, TableInfo
+from stream.sources.mariadb.schema import ColumnInfo, TableInfo, _table
 from stream.wire.events import (
     NO_ROW,
     VALUE,
@@ -38,6 +39,7 @@ from stream.wire.keys import row_key
 from stream.wire.values import binary_json
 from tests.sources.mariadb.test_log_reading import Tables, committed, event, gtid, query, run, statement, voided
 from tests.sources.mariadb.test_single_rows import (
+    COLUMNS,
     MARIADB,
     MYSQL,
     NAMES,
@@ -106,6 +108,23 @@ def test_rows_without_a_key_are_not_told_where_everything_is_void() -> None:
     whole = changed("keyless", INSERTS, row(1, b"x"))
     assert [type(each) for each in changes(*whole, keeps_keyless=True)] == [KeylessRow]
     assert [type(each) for each in changes(*whole, unmapped, keeps_keyless=True)] == [VoidTable]
+
+
+def test_a_table_without_a_key_of_which_a_column_cannot_be_decoded_is_not_told() -> None:
+    """Nor is it void with each transaction: it is read as any other that is not published."""
+    columns = (COLUMNS[0], replace(COLUMNS[1], kind="opaque", problem="column v has type point"))
+    info = _table("d", "keyless", "BASE TABLE", "InnoDB", columns, [])
+    assert (info.problem, info.is_keyless) == ("column v has type point", False)
+    assert _table("d", "keyless", "BASE TABLE", "InnoDB", COLUMNS, []).is_keyless
+    schema = Schema()
+    schema.live = {**schema.live, "d.keyless": info}
+    schema.catalog.describe_as({})
+    schema.catalog.resume(schema.live, GtidPosition({}))
+    schema.catalog.settle(GtidPosition({}), frozenset)
+    written = changed("keyless", INSERTS, row(1, b"x"))
+    log: Any = Log([gtid(5), *written, XID, gtid(6), *written, XID], lambda: 0)
+    given = BinlogReader(log, schema, MARIADB.start, keeps_keyless=True).transactions()
+    assert [[*each.changes] for each in (next(given), next(given)) if each is not None] == [[], []]
 
 
 def test_a_table_with_too_many_rows_without_a_key_voids_no_other_one() -> None:
