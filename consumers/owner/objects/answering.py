@@ -55,10 +55,10 @@ LOOKED_AT_ONCE: Final = 64
 FUNCTION: Final = "function"
 _UNLOGGED: Final = {
     FUNCTION: "an ALTER FUNCTION leaves no event",
-    "database": "an ALTER DATABASE of its location or comment leaves no event",
+    "database": "an ALTER DATABASE of its location or comment, or a DROP of a remote one, leaves no event",
     "catalog": "an ALTER CATALOG leaves no event",
 }
-"""Objects that change without an event (``AlterDatabaseEvent.shouldSkipCapturing``). That they exist is logged."""
+"""Objects that change or go without an event (``AlterDatabaseEvent.shouldSkipCapturing``). None comes without one."""
 AGGREGATE_STATISTICS: Final = "aggregate_statistics"
 _STATISTICS: Final = ("statistics", "partition_statistics", AGGREGATE_STATISTICS)
 
@@ -379,7 +379,7 @@ def _decide(
         found.write_ids = table.ids.text(table.name)
     decision = decide_table(found, kind, listed, found.table_id, demand, found.kin)
     found.freshness, found.why, found.served = decision.freshness.value, decision.why, decision.may_be_served
-    is_shown = request.kind == FUNCTION or (not request.names_only and any(state.exists for _, state in members))
+    is_shown = request.kind == FUNCTION or any(state.exists for _, state in members)
     if is_shown and request.kind in _UNLOGGED and decision.freshness is Freshness.FRESH:
         found.freshness, found.why = Freshness.EVENTUAL.value, _UNLOGGED[request.kind]
     found.needs_source = not found.served and not may_catch_up(decision, found.watermark)

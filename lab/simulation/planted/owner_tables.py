@@ -177,12 +177,22 @@ FOLLOWING: Final = (
     warehouse(
         "unlogged_alter_of_a_database_is_missed",
         "what a metastore changes of databases without an event is never looked for",
-        leave_out(Objects._compare_next, "self._to_compare = ..."),
+        leave_out(Objects._look, "self._to_compare = ..."),
     ),
     warehouse(
         "unlogged_alter_of_a_function_is_missed",
         "what a metastore changes of functions without an event is never looked for",
-        leave_out(Objects._compare_next, "for name, found in self._metastore.functions(): ..."),
+        leave_out(Objects._look, "for name, found in functions: ..."),
+    ),
+    warehouse(
+        "unlogged_drop_is_missed",
+        "a database or function that went without an event is shown for ever",
+        leave_out(Objects._look, "self._single |= ..."),
+    ),
+    warehouse(
+        "unlogged_drop_before_a_restart_is_missed",
+        "what went without an event while the source was away is shown for ever",
+        leave_out(Objects._look, "self._sets |= self._unlisted"),
     ),
     warehouse(
         "aborted_is_open",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from lab.simulation.warehouse.metastore import CATALOG, DATABASES, Values
+from lab.simulation.warehouse.metastore import CATALOG, DATABASES, REMOTE, Values
 from lab.simulation.warehouse.parts import CONSUMERS, PROCESSES, SOURCE, WarehouseParts
 
 NAMES: Final = tuple(f"{db}.{table}" for db in DATABASES for table in ("a", "b"))
@@ -211,15 +211,18 @@ class Changing(WarehouseParts):
         """A database is made or altered; or dropped, with all that is in it."""
         name = DATABASES[db % len(DATABASES)]
         if what % 4 == 3 and name in self.warehouse.databases:
-            self.count_fault("database dropped")
-            for table in [each for each in self.warehouse.parts if each.startswith(f"{name}.")]:
-                self.warehouse.drop(table)
-                self.changed(f"{table} is dropped")
-            self.warehouse.remove_database(name)
-            self.changed(f"database {name} is dropped")
+            self._drop_database(name)
         else:
             self.warehouse.put_database(name)
             self.changed(f"database {name} is made or altered")
+
+    def _drop_database(self, name: str) -> None:
+        self.count_fault("database dropped")
+        for table in [each for each in self.warehouse.parts if each.startswith(f"{name}.")]:
+            self.warehouse.drop(table)
+            self.changed(f"{table} is dropped")
+        self.warehouse.remove_database(name)
+        self.changed(f"database {name} is dropped")
 
     def op_function(self, which: int) -> None:
         """A function is made, or dropped if it is there."""
@@ -240,6 +243,21 @@ class Changing(WarehouseParts):
             self.count_fault("altered without an event")
             self.warehouse.alter_unlogged(name)
             self.changed(f"{'.'.join(name)} is altered, and no event says so")
+
+    def op_vanish(self, which: int) -> None:
+        """A remote database is made, or dropped without an event; or a database is dropped, its functions without."""
+        db = (*DATABASES, REMOTE)[which % (len(DATABASES) + 1)]
+        if db not in self.warehouse.databases:
+            self.warehouse.put_database(db)
+            self.changed(f"database {db} is made")
+            return
+        self.count_fault("dropped without an event")
+        names = [(db,)] if db == REMOTE else [each for each in self.warehouse.functions if each[0] == db]
+        for name in names:
+            self.warehouse.drop_unlogged(name)
+            self.changed(f"{'.'.join(name)} is dropped, and no event says so")
+        if db != REMOTE:
+            self._drop_database(db)
 
     # --- faults ---
 

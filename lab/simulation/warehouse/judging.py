@@ -299,30 +299,33 @@ class Version(NamedTuple):
 def are_databases(found: Mapping[str, Version]) -> Callable[[State], bool]:
     """Whether the databases are so in a state."""
     return lambda state: (
-        state.databases.keys() == found.keys() and all(is_database(db, at)(state) for db, at in found.items())
+        state.databases.keys() <= found.keys() and all(is_database(db, at)(state) for db, at in found.items())
     )
 
 
 def is_database(db: str, version: Version | None) -> Callable[[State], bool]:
     """Whether a database is so in a state; None: it is not there."""
-    return lambda state: _was_so(version, state.databases.get(db), state.unlogged.get((db,), ()))
+    return lambda state: _was_so(version, state.databases.get(db), state, (db,))
 
 
 def are_functions(db: str, found: Mapping[str, Version]) -> Callable[[State], bool]:
     """Whether the functions of a database are so in a state."""
     return lambda state: (
-        {name for of, name in state.functions if of == db} == found.keys()
+        {name for of, name in state.functions if of == db} <= found.keys()
         and all(is_function((db, name), at)(state) for name, at in found.items())
     )
 
 
 def is_function(name: tuple[str, str], version: Version | None) -> Callable[[State], bool]:
     """Whether a function is so in a state; None: it is not there."""
-    return lambda state: _was_so(version, state.functions.get(name), state.unlogged.get(name, ()))
+    return lambda state: _was_so(version, state.functions.get(name), state, name)
 
 
-def _was_so(version: Version | None, logged: int | None, unlogged: Sequence[int]) -> bool:
-    """What no event tells may be as it was at any time since the object's last event: nothing proves it."""
+def _was_so(version: Version | None, logged: int | None, state: State, name: Values) -> bool:
+    """What no event tells may be as it was at any time since the object's last event: nothing proves it.
+
+    That is so of its end, too: what went without an event may still be shown.
+    """
     if version is None:
         return logged is None
-    return version.logged == logged and version.unlogged in unlogged
+    return version.logged in (logged, state.gone.get(name)) and version.unlogged in state.unlogged.get(name, ())

@@ -17,6 +17,8 @@ CATALOG: Final = "hive"
 KEYS: Final = (("ds", "string"), ("hr", "int"))
 """The partition columns of a table that has any."""
 DATABASES: Final = ("s", "w")
+REMOTE: Final = "r"
+"""A database of type REMOTE: no event tells of its DROP. It has no tables here."""
 Values = tuple[str, ...]
 
 
@@ -39,6 +41,7 @@ class State(NamedTuple):
     """The catalog, from ``time`` on until the next state. Databases and functions → how often they were changed.
 
     ``unlogged``: name of a database or function → what no event tells of it, each value since its last event.
+    ``gone``: those that went without an event, and have not been made again, by how often they were changed.
     ``txns``: transaction → open, committed or aborted. ``write_ids``: (table, transaction, its write id).
     ``next_ids``: table → the write id that is given out next.
     """
@@ -48,6 +51,7 @@ class State(NamedTuple):
     databases: Mapping[str, int]
     functions: Mapping[tuple[str, str], int]
     unlogged: Mapping[Values, Sequence[int]]
+    gone: Mapping[Values, int]
     txns: Mapping[int, str]
     write_ids: Sequence[tuple[str, int, int]]
     next_ids: Mapping[str, int]
@@ -80,6 +84,7 @@ class Warehouse(Metastore):
         self.functions: dict[tuple[str, str], int] = {}
         self.unlogged: dict[Values, tuple[int, ...]] = {}
         """As `State.unlogged`; also of what is gone."""
+        self.gone: dict[Values, int] = {}
         self.changes = 0
         self.writes: list[Write] = []
         self.states: list[State] = []
@@ -105,6 +110,7 @@ class Warehouse(Metastore):
             dict(self.databases),
             dict(self.functions),
             dict(self.unlogged),
+            dict(self.gone),
             dict(self.txns),
             tuple(self.rows),
             dict(self.next_ids),
@@ -283,6 +289,7 @@ class Warehouse(Metastore):
         """CREATE_DATABASE, or ALTER_DATABASE where it is there already."""
         self.changes += 1
         known = db in self.databases
+        self.gone.pop((db,), None)
         before = _text(self.database_struct(db)) if known else ""
         self.databases[db] = self.changes
         self.unlogged[db,] = self.unlogged[db,][-1:] if known else (self.changes,)
@@ -303,6 +310,7 @@ class Warehouse(Metastore):
     def create_function(self, name: tuple[str, str]) -> None:
         """CREATE_FUNCTION."""
         self.changes += 1
+        self.gone.pop(name, None)
         self.functions[name] = self.changes
         self.unlogged[name] = (self.changes,)
         self._notify("CREATE_FUNCTION", functionObjJson=_text(self.function_struct(name)))
@@ -318,6 +326,10 @@ class Warehouse(Metastore):
         """ALTER DATABASE of the comment, or ALTER FUNCTION: no event says so."""
         self.changes += 1
         self.unlogged[name] += (self.changes,)
+
+    def drop_unlogged(self, name: Values) -> None:
+        """DROP of a REMOTE database, or of a function with its database: no event says so."""
+        self.gone[name] = self.functions.pop((name[0], name[1])) if len(name) > 1 else self.databases.pop(name[0])
 
     def abort_unlogged(self, txn: int) -> None:
         """A write conflict ends a transaction, and no event says so."""

@@ -250,8 +250,11 @@ class Reading(Changing):
         return answer
 
     def is_the_last(self, answer: Objects) -> bool:
-        """Whether databases or functions are shown with the last change that no event tells."""
-        return all(at.unlogged == self.warehouse.unlogged[name][-1] for name, at in _versions(answer).items())
+        """Whether databases or functions are shown with the last change that no event tells, and none that is gone."""
+        return all(
+            at.unlogged == self.warehouse.unlogged[name][-1] and name not in self.warehouse.gone
+            for name, at in _versions(answer).items()
+        )
 
     def ask(self, reader: str, what: str, ask: Callable[[], Found]) -> tuple[judging.Asked, Found] | None:
         """What a session gets for a request, and when it asked; None if it gets an error, which is judged."""

@@ -248,13 +248,16 @@ def test_a_filter_compares_by_the_types_of_the_tables_keys(held: Catalog) -> Non
 
 
 def test_databases_have_no_list_and_lie_together(held: Catalog) -> None:
-    """A database is decided by position alone, and all of them are one list. No event tells of some of its changes."""
+    """A database is decided by position alone, and all of them are one list. Some changes and drops leave no event."""
     held.set("begun", "database", 0)
     held.object("image", "sales", kind="database", table_id=0)
     held.object("image", "ü.'x", kind="database", table_id=0)
     held.set("complete", "database", 0)
-    found = held.ask("database", vector=seen(held.ordinal), table_id=0)
-    assert (found.freshness, found.names) == (Freshness.EVENTUAL, ['["sales"]', '["ü.\'x"]'])
+    for names_only in (False, True):
+        found = held.ask("database", vector=seen(held.ordinal), table_id=0, names_only=names_only)
+        assert (found.freshness, found.names) == (Freshness.EVENTUAL, ['["sales"]', '["ü.\'x"]'])
+    absent = held.ask("database", vector=seen(held.ordinal), table_id=0, names=['["nope"]'])
+    assert (absent.freshness, absent.images) == (Freshness.FRESH, [None]), "no database is made without an event"
     assert held.ask("database", vector=seen(held.ordinal + 1), table_id=0).freshness == Freshness.STALE
     held.object("written", "sales", kind="database", table_id=0)
     assert not held.ask("database", table_id=0, names=['["sales"]']).served

@@ -20,7 +20,7 @@ ALL = ObjectSet("database", 0, "begun")
 
 
 class Databases:
-    """A metastore with one database, and a log in which the next look for its end may find something."""
+    """A metastore with some databases, and a log in which the next look for its end may find something."""
 
     catalog = "hive"
 
@@ -28,6 +28,9 @@ class Databases:
         self.drops = RecentDrops()
         self.now_s = 0.0
         self.comment = b"first"
+        self.names = ["s"]
+        self.named: list[tuple[str, str]] = []
+        """Its functions."""
         self.objects = Objects(cast("Metastore", self), self.publish, self.position, self.drops, lambda: self.now_s)
         self.refuses = False
         self.published: list[Change] = []
@@ -50,20 +53,38 @@ class Databases:
 
     def databases(self) -> list[str]:
         """The names."""
-        return ["s"]
+        return [*self.names]
 
-    def database(self, _: str) -> dict[int, Any]:
+    def database(self, db: str) -> dict[int, Any] | None:
         """The database."""
         if self.refuses:
             raise MetastoreRefused("get_database_req", 2, "MetaException")
-        return {2: text(self.comment.decode())}
+        return {2: text(self.comment.decode())} if db in self.names else None
 
-    def functions(self) -> list[Any]:
-        """None."""
-        return []
+    def function(self, db: str, name: str) -> dict[int, Any] | None:
+        """The function."""
+        return dict(self.functions()).get((db, name))
+
+    def functions(self) -> list[tuple[tuple[str, str], dict[int, Any]]]:
+        """By database and name."""
+        return [(each, {1: text(each[1]), 2: text(each[0])}) for each in self.named]
 
     def catalog_object(self) -> None:
         """Not told."""
+
+
+def run(databases: Databases) -> list[Change]:
+    """Does all that is due; what was published meanwhile, and is taken away."""
+    while databases.objects.step():
+        pass
+    found = list(databases.published)
+    databases.published.clear()
+    return found
+
+
+def dropped(changes: list[Change]) -> list[tuple[str, tuple[str, ...]]]:
+    """Kind and name of what the changes say is gone."""
+    return [(each.kind, each.name) for each in changes if isinstance(each, ObjectImage) and each.change == "dropped"]
 
 
 def images(databases: Databases) -> list[bytes | None]:
@@ -99,6 +120,59 @@ def test_what_no_event_tells_of_is_looked_for_now_and_then() -> None:
     assert images(databases) == [b'{"description":"third"}']
 
 
+def test_what_went_without_an_event_is_looked_for_now_and_then() -> None:
+    """The drop of a remote database is not logged: it would be listed for ever. What went with an event is no news."""
+    databases = Databases()
+    databases.names, databases.named = ["r", "s", "t"], [("s", "f"), ("s", "g")]
+    for kind in ("database", "function"):
+        databases.objects.note(ObjectSet(kind, 0, "void"))
+    run(databases)
+    databases.names, databases.named = ["s"], [("s", "g")]
+    databases.objects.note(ObjectImage("database", 0, ("t",), "dropped"))
+    databases.now_s += LOOK_AGAIN_S
+    assert dropped(run(databases)) == [("database", ("r",)), ("function", ("s", "f"))]
+    databases.now_s += LOOK_AGAIN_S
+    assert run(databases) == []
+
+
+def test_a_database_that_goes_while_databases_are_compared_is_gone() -> None:
+    """It was listed, and is not there when it is its turn."""
+    databases = Databases()
+    databases.objects.note(ALL)
+    run(databases)
+    databases.now_s += LOOK_AGAIN_S
+    assert databases.objects.step()
+    databases.names = []
+    assert dropped(run(databases)) == [("database", ("s",))]
+
+
+def test_the_first_look_after_a_restart_publishes_all_once() -> None:
+    """What was published before and is gone since cannot be known; a set that is whole anew does not have it."""
+    databases = Databases()
+    databases.named = [("s", "f")]
+    assert run(databases) == []
+    databases.now_s += LOOK_AGAIN_S
+    found = run(databases)
+    whole = [(each.kind, each.change) for each in found if isinstance(each, ObjectSet)]
+    assert whole == [(kind, change) for kind in ("database", "function") for change in ("begun", "complete")]
+    assert [each.name for each in found if isinstance(each, ObjectImage)] == [("s",), ("s", "f")]
+    for _ in range(2):
+        databases.now_s += LOOK_AGAIN_S
+        assert run(databases) == []
+
+
+def test_functions_go_with_their_database() -> None:
+    """Later versions than 4.0.1 log no DROP_FUNCTION for them. Where one was logged, nothing is asked for."""
+    databases = Databases()
+    databases.named = [("s", "f"), ("s", "g"), ("t", "f")]
+    databases.objects.note(ObjectSet("function", 0, "void"))
+    run(databases)
+    databases.named = [("t", "f")]
+    databases.objects.note(ObjectImage("function", 0, ("s", "g"), "dropped"))
+    databases.objects.note(ObjectImage("database", 0, ("s",), "dropped"))
+    assert dropped(run(databases)) == [("function", ("s", "f"))]
+
+
 @pytest.mark.parametrize("first", [WRITTEN, ALL])
 def test_what_is_written_while_it_is_fetched_is_fetched_again(first: ObjectImage | ObjectSet) -> None:
     """The fold refuses the image that was read before the write."""
@@ -131,7 +205,7 @@ def test_what_was_read_before_a_void_is_not_published_after_it(first: ObjectImag
     databases.objects.note(first)
     read = databases.database
 
-    def voided(name: str) -> dict[int, Any]:
+    def voided(name: str) -> dict[int, Any] | None:
         found = read(name)
         if void == "everything":
             databases.objects.want_catalog()

@@ -4,7 +4,7 @@ A set of objects is published in a pass: a record says that it has begun, then i
 then a record says that it is whole. The fold refuses a member that was written or dropped after it was read, so events
 in between need no care here (docs/concepts/catalog.md, *Partitions and other objects*).
 
-Some changes leave no event, so all is compared with the metastore once in a while.
+Some changes and drops leave no event, so all is compared with the metastore once in a while.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ class Objects:
         """How many times something was voided: what was read before counts no more, and is read again."""
         self._shown: dict[tuple[str, Values], int] = {}
         """The hash of each object as it was published."""
+        self._unlisted = {DATABASE, FUNCTION}
+        """Kinds of which a process before this one may have published what is gone since, and no event says so."""
         self._clock = clock
         self._look_at_s = clock() + LOOK_AGAIN_S
         self._to_compare: list[str] = []
@@ -82,6 +84,11 @@ class Objects:
                 self._sets.add(change.kind)
             elif change.change == "written":
                 self._single.add((change.kind, change.name))
+            elif change.change == "dropped":
+                self._shown.pop((change.kind, change.name), None)
+                if change.kind == DATABASE:  # later versions than 4.0.1 log no drop of its functions
+                    of_db = (FUNCTION, change.name[0])
+                    self._single |= {(kind, name) for kind, name in self._shown if (kind, name[0]) == of_db}
 
     def step(self) -> bool:
         """Fetch and publish one set or object; False if there is nothing to do.
@@ -123,16 +130,27 @@ class Objects:
             if self._clock() < self._look_at_s:
                 return False
             self._look_at_s = self._clock() + LOOK_AGAIN_S
-            self._compare(CATALOG, (self._metastore.catalog,), self._metastore.catalog_object())
-            for name, found in self._metastore.functions():
-                self._compare(FUNCTION, name, found)
-            self._to_compare = self._metastore.databases()
+            self._look()
         except MetastoreRefused as error:
             log.warning("objects cannot be compared", reason=str(error))
         return True
 
+    def _look(self) -> None:
+        """Compare all but the databases themselves. What an earlier process has published of sets is published anew."""
+        self._sets |= self._unlisted
+        self._unlisted.clear()
+        self._compare(CATALOG, (self._metastore.catalog,), self._metastore.catalog_object())
+        functions = self._metastore.functions()
+        for name, found in functions:
+            self._compare(FUNCTION, name, found)
+        databases = self._metastore.databases()
+        there = {*((FUNCTION, name) for name, _ in functions), *((DATABASE, (db,)) for db in databases)}
+        self._single |= {each for each in self._shown if each[0] != CATALOG} - there
+        self._to_compare = databases if DATABASE not in self._sets else []
+
     def _compare(self, kind: str, name: Values, found: Struct | None) -> None:
-        if found is not None and self._shown.get((kind, name)) != hash(encode_struct(found)):
+        shown = self._shown.get((kind, name))
+        if shown != (hash(encode_struct(found)) if found is not None else None):
             self._single.add((kind, name))
 
     def _images(self, kind: str, members: Sequence[tuple[Values, Struct]], lo: str, hi: str) -> list[Change]:
@@ -174,6 +192,7 @@ class Objects:
                 self._sets.add(kind)
                 return
             self._publish(self._images(kind, chunk, lo, hi))
+        self._unlisted.discard(kind)
         self._publish([ObjectSet(kind, 0, "complete", lo=lo)])
 
     def _publish_one(self, kind: str, name: Values) -> None:

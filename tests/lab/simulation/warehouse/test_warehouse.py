@@ -57,6 +57,16 @@ def test_partitions_that_are_dropped_while_they_are_read_are_known_again() -> No
     assert run_one(WORLD, [*ops, *dropped]).violations == []
 
 
+def test_what_is_dropped_without_an_event_is_shown_no_more_in_the_end() -> None:
+    """A remote database, and functions that go with theirs; also behind a source that was away meanwhile."""
+    remote: History = [("vanish", 2), ("function", 0), ("let", 3)]
+    away: History = [("kill", 0, 0), ("vanish", 2), ("vanish", 0), ("start", 0)]
+    for gone in ([("vanish", 2), ("vanish", 0)], away):
+        outcome = run_one(WORLD, [*MADE, *remote, *gone])
+        assert outcome.violations == []
+        assert {fault for fault, _ in outcome.met} >= {"dropped without an event"}
+
+
 def test_the_naive_thrift_is_what_the_product_reads() -> None:
     """A table that the model writes is the table that the product parses."""
     warehouse = Warehouse(lambda: 0.0)
