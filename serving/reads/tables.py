@@ -288,7 +288,7 @@ async def read_in_time(source: TableSource, name: str, own_list: str | None = No
 
 def fill_of(keyspace: str, name: str, found: OwnerTable, seen: SourceTable) -> FillTable | None:
     """The fill to offer to the owner, which answered ``found``; None if ``seen`` must not be cached."""
-    if seen.image is None or found.table_id != seen.table_id or found.elsewhere:
+    if seen.image is None or not seen.is_logged or found.table_id != seen.table_id or found.elsewhere:
         return None
     return FillTable(
         id=0,

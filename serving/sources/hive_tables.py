@@ -34,12 +34,13 @@ def seen_table(metastore: Metastore, name: str, own_list: str | None) -> tuple[i
     position = position_of(lo)
     if table is None:
         return lo, SourceTable(0, "", None, "", position, hi=position_of(metastore.last_event()))
+    seen = SourceTable(table.table_id, "external", table.image, "", position, is_logged=not table.is_materialized)
     if not table.transactional:
-        return lo, SourceTable(table.table_id, "external", table.image, "", position)
+        return lo, seen
     ids = (listed or ServerList(0, (), ())).write_ids()
     if own_list is not None:
         _count_own(ids, ValidWriteIdList.parse(own_list))
-    return lo, SourceTable(table.table_id, "transactional", table.image, ids.full_text(table.name), position)
+    return lo, seen._replace(kind="transactional", write_ids=ids.full_text(table.name))
 
 
 def read_lists(metastore: Metastore, names: Sequence[str], txn: int, txns: str) -> SourceLists:

@@ -67,7 +67,8 @@ class SourceTable(NamedTuple):
     """The source's answer for a catalog table; ``image`` is None if there is none. ``position``: as in `SourceRow`.
 
     ``hi``: nothing in the image is later. It may be before ``position``: that tells what the image cannot lack.
-    None: ``position``, since all was read in one snapshot.
+    None: ``position``, since all was read in one snapshot. ``is_logged``: whether an event tells of each change; else
+    nothing of it can be proved later, and nothing is kept.
     """
 
     table_id: int
@@ -77,6 +78,7 @@ class SourceTable(NamedTuple):
     position: Position
     timestamp: int = 0
     hi: Position | None = None
+    is_logged: bool = True
 
     @property
     def latest(self) -> str:

@@ -222,6 +222,18 @@ def test_a_list_is_never_later_than_its_table() -> None:
     assert lo < ValidWriteIdList.parse(seen.write_ids).hwm < int(seen.image or b"0")
 
 
+@pytest.mark.parametrize(("transactional", "is_materialized"), [(True, True), (False, True), (True, False)])
+def test_a_materialized_view_is_read_and_not_to_be_kept(transactional: bool, is_materialized: bool) -> None:
+    """A REBUILD changes its creation metadata, and no event says so."""
+
+    class View(Busy):
+        def table(self, name: str) -> TableObject:
+            return TableObject(name, 7, transactional, False, b"{}", is_materialized=is_materialized)
+
+    _, seen = seen_table(as_metastore(View()), "d.v", None)
+    assert (seen.image, seen.is_logged) == (b"{}", not is_materialized)
+
+
 def test_a_reader_with_a_transaction_gets_the_ids_that_a_short_list_hides() -> None:
     """Where nothing is committed a metastore lists the lowest id alone: the reader would not see its own write."""
 

@@ -56,8 +56,8 @@ def served(answer: RawTableAnswer | ReadError) -> RawTableAnswer:
     return answer
 
 
-def external(gtid: str = "0-1-5", table_id: int = 7, image: bytes = IMAGE) -> SourceTable:
-    return SourceTable(table_id, EXTERNAL, image, "", at(gtid))
+def external(gtid: str = "0-1-5", table_id: int = 7, image: bytes = IMAGE, *, logged: bool = True) -> SourceTable:
+    return SourceTable(table_id, EXTERNAL, image, "", at(gtid), is_logged=logged)
 
 
 def transactional(hwm: int, image: bytes = IMAGE) -> SourceTable:
@@ -128,12 +128,12 @@ def test_a_session_without_a_token_learns_the_position(
     assert answer.token == str(seen(SHARD, gtid, epoch=2))
 
 
-@pytest.mark.parametrize(("table_id", "fills"), [(7, 1), (8, 0)])
-def test_a_table_of_another_id_fills_nothing(monkeypatch: pytest.MonkeyPatch, table_id: int, fills: int) -> None:
-    """A source's table that has been created again is not offered as a fill of the old one."""
+@pytest.mark.parametrize(("found", "fills"), [(external(), 1), (external(table_id=8), 0), (external(logged=False), 0)])
+def test_what_cannot_be_proved_fills_nothing(monkeypatch: pytest.MonkeyPatch, found: SourceTable, fills: int) -> None:
+    """A table that has been created again is no fill of the old one, nor is one that changes without an event."""
     owner = FakeOwner()
-    answer = served(asyncio.run(Reads(monkeypatch, owner).answer(FakeTableSource(external(table_id=table_id)))))
-    assert (answer.served_from, answer.table_id) == ("source", table_id)
+    answer = served(asyncio.run(Reads(monkeypatch, owner).answer(FakeTableSource(found))))
+    assert (answer.served_from, answer.table_id) == ("source", found.table_id)
     assert [fill.table_id for fill in owner.fills if isinstance(fill, FillTable)] == [7] * fills
 
 

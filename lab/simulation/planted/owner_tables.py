@@ -185,6 +185,16 @@ FOLLOWING: Final = (
         leave_out(Objects._look, "for name, found in functions: ..."),
     ),
     warehouse(
+        "image_of_a_materialized_view",
+        "the image of a materialized view is published, which a REBUILD changes without an event",
+        never(Images._publish_table, "any_table.is_materialized"),
+    ),
+    warehouse(
+        "fill_of_a_materialized_view",
+        "a materialized view that was read from the metastore is kept, until an event says that it was written",
+        never(front_tables.fill_of, "not any_seen.is_logged"),
+    ),
+    warehouse(
         "unlogged_drop_is_missed",
         "a database or function that went without an event is shown for ever",
         leave_out(Objects._look, "self._single |= ..."),
@@ -214,7 +224,7 @@ ENTANGLED: Final = (
     warehouse(
         "altered_table_as_its_event_shows_it",
         "the table in an event is published as what the metastore has",
-        Replace(HiveTranslator._written, "self._with_images and table.image", "table.image"),
+        Replace(HiveTranslator._written, "self._with_images and table.image and any_last", "table.image"),
     ),
     warehouse(
         "foreign_keys_follow_their_own_table_only",

@@ -100,6 +100,23 @@ class Changing(WarehouseParts):
         self.warehouse.create_table(table, made, partitioned=bool(kind % 3))
         self.changed(f"{table} is made, {made}", (table, 0))
 
+    def op_view(self, name: int, kind: int) -> None:
+        """A materialized view is made, in a database that is there; one that is there already is rebuilt."""
+        table = NAMES[name % len(NAMES)]
+        known = self.warehouse.tables.get(table)
+        if known is None and table.partition(".")[0] in self.warehouse.databases:
+            self.warehouse.create_view(table, ("full", "external")[kind % 2])
+            self.changed(f"{table} is made, a materialized view", (table, 0))
+        elif known is not None and known[0] in self.warehouse.views:
+            [txn] = self.warehouse.open_txns(1)
+            if not self.is_external(table):
+                self.warehouse.allocate(table, [txn])
+            self.warehouse.rebuild(table)
+            self.count_fault("rebuilt without an event")
+            self.changed(f"{table} is rebuilt by {txn}, and no event says so", (table, txn))
+            self.warehouse.end(txn, commit=True)
+            self.changed(f"{txn} is committed")
+
     def op_alter(self, name: int, txn: int) -> None:
         """A table is altered."""
         table, by = NAMES[name % len(NAMES)], self.txn(txn)

@@ -236,6 +236,7 @@ def is_table(name: str, table_id: int, image: Mapping[str, Any] | None) -> Calla
             table.table_id == table_id == image.get("id")
             and shown == name
             and image.get("parameters") == table.parameters
+            and (image.get("creationMetadata") or {}).get("validTxnList", "0") == str(table.built)
         )
 
     return holds

@@ -26,6 +26,7 @@ class TableTruth(NamedTuple):
     """A table in one state. ``listed``: its write-id list; ``partitions``: values → how often it was changed.
 
     ``keys``: the name of its primary key, and the table and primary key that its foreign key points to; "": none.
+    ``built``: of a materialized view, what it was made from, as a number; 0: it is none.
     """
 
     table_id: int
@@ -35,6 +36,7 @@ class TableTruth(NamedTuple):
     pending: bool
     listed: str
     keys: tuple[str, str, str]
+    built: int
 
 
 class State(NamedTuple):
@@ -76,6 +78,8 @@ class Warehouse(Metastore):
         """Table → its partitions."""
         self.partitioned: set[int] = set()
         """Ids of tables that have partitions."""
+        self.views: dict[int, int] = {}
+        """Ids of materialized views, as `TableTruth.built`."""
         self.primary: dict[str, str] = {}
         """Table → the name of its primary key."""
         self.foreign: dict[str, str] = {}
@@ -101,6 +105,7 @@ class Warehouse(Metastore):
                 self.truth.is_pending(table_id),
                 self.valid_write_ids(name),
                 self.keys_of(name),
+                self.views.get(table_id, 0),
             )
             for name, (table_id, kind) in self.tables.items()
         }
@@ -129,11 +134,13 @@ class Warehouse(Metastore):
         table_id, _ = self.tables[name]
         db, _, table = name.partition(".")
         keys = KEYS if table_id in self.partitioned else ()
+        built: Struct = {5: ("str", str(self.views.get(table_id)))}
         return {
             1: ("str", table),
             2: ("str", db),
             8: ("lst", ("rec", [{1: ("str", key), 2: ("str", of)} for key, of in keys])),
             9: ("map", self.parameters(name)),
+            **({12: ("str", "MATERIALIZED_VIEW"), 16: ("rec", built)} if table_id in self.views else {}),
             17: ("str", CATALOG),
             25: ("i64", table_id),
         }
@@ -188,6 +195,17 @@ class Warehouse(Metastore):
             self.partitioned.add(self.last_table + 1)
         self.parts[name] = {}
         self.create(name, kind)
+
+    def create_view(self, name: str, kind: str) -> None:
+        """CREATE MATERIALIZED VIEW."""
+        self.changes += 1
+        self.views[self.last_table + 1] = self.changes
+        self.create_table(name, kind, partitioned=False)
+
+    def rebuild(self, name: str) -> None:
+        """What the REBUILD of a materialized view does to it by ``update_creation_metadata``: no event says so."""
+        self.changes += 1
+        self.views[self.tables[name][0]] = self.changes
 
     def rename(self, old: str, new: str) -> None:
         """As `Metastore.rename`; partitions go along."""

@@ -143,7 +143,8 @@ class Reading(Changing):
         if found is None:
             return None
         asked, answer = found
-        shown = {each: (answer.value or {}).get(each) for each in ("dbName", "tableName", "id", "parameters")}
+        fields = ("dbName", "tableName", "id", "parameters", "creationMetadata")
+        shown = {each: (answer.value or {}).get(each) for each in fields}
         what = f"{name} is {shown} with {answer.write_ids}, id {answer.table_id}"
         is_of = judging.is_table(name, answer.table_id, answer.value)
         self.judge_answer(reader, asked, Answer(

@@ -75,6 +75,9 @@ class TableObject:
     """Whether ``name`` may be another table's: its database has a dot in its own name."""
     columns: int = 0
     """A checksum of its columns and partition keys, with their types and comments; 0: they are not known."""
+    is_materialized: bool = False
+    """Whether it is a materialized view. A REBUILD changes what it was made from (``creationMetadata``), and no event
+    says so (``HMSHandler.update_creation_metadata``): nothing that was read of it earlier is proved."""
 
 
 def parse_notification(row: Mapping[str, Any]) -> Notification:
@@ -225,6 +228,7 @@ def table_of(found: Struct, field: str) -> TableObject:
         partition_keys,
         has_dot(db),
         columns=zlib.crc32(shown) or 1,
+        is_materialized=plain.get("tableType") == "MATERIALIZED_VIEW",
     )
 
 

@@ -370,9 +370,10 @@ class HiveTranslator:
         known.columns = table.columns
         changes.append(BindName(table.name, table.table_id))
         changes += self._server_list(table.name, table.table_id)
-        image = table.image if self._with_images else None
+        is_shown = self._with_images and not table.is_materialized
+        image = table.image if is_shown else None
         position = event.position if image is not None else ""
-        struct = table.struct if self._with_images else None
+        struct = table.struct if is_shown else None
         created = TableImage(table.table_id, table.name, known.kind, "created", image=image, struct=struct)
         created.lo = created.hi = position
         return [*changes, created, *self._objects.of_new_table(table.table_id)]
@@ -542,7 +543,7 @@ class HiveTranslator:
             self._changed.add(txn)
         kind = "transactional" if table.transactional else "external"
         changes: list[Change] = [TableImage(table.table_id, table.name, kind, "written", txn, write_id)]
-        if self._with_images and table.image:
+        if self._with_images and table.image and not table.is_materialized:
             changes.append(
                 TableImage(
                     table.table_id,

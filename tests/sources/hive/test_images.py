@@ -53,10 +53,17 @@ class Publishing:
         self.published.append(changes)
 
     def take(
-        self, name: str, table_id: int, listed_at: int = 9, lo: int = 9, error: HiveMessageError | None = None
+        self,
+        name: str,
+        table_id: int,
+        listed_at: int = 9,
+        lo: int = 9,
+        error: HiveMessageError | None = None,
+        is_materialized: bool = False,
     ) -> None:
         """The table was fetched under this name, at event ``lo``, with a list as of ``listed_at``."""
-        table = TableObject(name, table_id, True, True, b'{"tableName":"%s"}' % name.encode())
+        image = b'{"tableName":"%s"}' % name.encode()
+        table = TableObject(name, table_id, True, True, image, is_materialized=is_materialized)
         none = Transactions(0, frozenset(), frozenset())
         fetched = Fetched((name,), listed_at, lo, lo, {name: ServerList(0, (), ())}, {name: error or table}, none)
         self.images.take(fetched, in_sweep=True)
@@ -79,6 +86,25 @@ def test_no_reader_meets_an_image_under_a_name_that_is_not_its_own() -> None:
         if name_key("s.new") in entries:
             assert state.image == b'{"tableName":"s.new"}'
     assert name_key("s.new") in entries
+    assert not folded.dead
+
+
+def test_a_materialized_view_is_bound_and_listed_and_its_image_is_nobodys() -> None:
+    """A REBUILD changes its creation metadata without an event: an image, of an earlier version too, proves nothing."""
+    publishing, folded = Publishing({}), Folded(1)
+    folded.start("HiveEvent/1")
+    before = TableImage(7, "s.v", "transactional", "image", image=b'{"creationMetadata":{}}', write_ids="s.v:0:0::")
+    before.lo = before.hi = "HiveEvent/1"
+    folded.publish([SourceTransaction("HiveEvent/1", "HiveEvent/1", 0, [before])])
+    publishing.take("s.v", 7, is_materialized=True)
+    [changes] = publishing.published
+    assert [(each.image, each.struct) for each in changes if isinstance(each, TableImage)] == [(None, None)]
+    folded.publish([SourceTransaction("HiveEvent/9", "HiveEvent/9", 0, changes)])
+    [entries] = folded.entries
+    state = decode_table(entries[table_key(7)])
+    assert name_key("s.v") in entries
+    assert (state.exists, state.ids.known) == (True, True)
+    assert "has not arrived" in state.waits_for()
     assert not folded.dead
 
 

@@ -50,3 +50,13 @@ def test_words_of_a_table_count_in_any_case(parameters: dict[str, str], kinds: t
     struct["9"] = {"map": ["str", "str", len(parameters), parameters]}
     table = parse_table({"shown": json.dumps(struct)}, "shown")
     assert (table.name, table.transactional, table.full_acid) == ("d.t", *kinds)
+
+
+@pytest.mark.parametrize(
+    ("table_type", "is_materialized"), [("MATERIALIZED_VIEW", True), ("VIRTUAL_VIEW", False), ("", False)]
+)
+def test_a_materialized_view_is_told_by_its_type(table_type: str, is_materialized: bool) -> None:
+    """A plain view changes with an event like any table."""
+    struct: dict[str, Any] = {"1": {"str": "v"}, "2": {"str": "s"}, "25": {"i64": 1}}
+    struct |= {"12": {"str": table_type}} if table_type else {}
+    assert parse_table({"shown": json.dumps(struct)}, "shown").is_materialized is is_materialized

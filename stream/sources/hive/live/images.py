@@ -121,6 +121,8 @@ class Images:
     def _publish_table(self, table: TableObject, fetched: Fetched, holders: dict[int, int], *, in_sweep: bool) -> None:
         name, listed = table.name, fetched.lists.get(table.name)
         image = TableImage(table.table_id, name, "external", "image", image=table.image, struct=table.struct)
+        if table.is_materialized:  # whoever reads it gets it from the metastore
+            image.change, image.image, image.struct = "written", None, None
         image.lo, image.hi = f"{FLAVOR}/{fetched.lo}", f"{FLAVOR}/{fetched.hi}"
         ids = WriteIds()
         if table.transactional:

@@ -57,6 +57,16 @@ def test_partitions_that_are_dropped_while_they_are_read_are_known_again() -> No
     assert run_one(WORLD, [*ops, *dropped]).violations == []
 
 
+@pytest.mark.parametrize("kind", [0, 1])
+def test_a_materialized_view_comes_from_the_metastore(kind: int) -> None:
+    """It is rebuilt without an event: a reader that knows of the rebuild must get what it was made from."""
+    read, view = ("table", 0, 1, 0, 0, 3), ("view", 1, kind)
+    outcome = run_one(WORLD, [*MADE, view, ("let", 3), read, view, ("let", 3), ("observe", 0), read])
+    assert outcome.violations == []
+    assert outcome.answers["fresh from the source"] >= 2
+    assert {fault for fault, _ in outcome.met} >= {"rebuilt without an event"}
+
+
 def test_what_is_dropped_without_an_event_is_shown_no_more_in_the_end() -> None:
     """A remote database, and functions that go with theirs; also behind a source that was away meanwhile."""
     remote: History = [("vanish", 2), ("function", 0), ("let", 3)]
