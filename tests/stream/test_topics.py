@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from stream.kafka.connection import KafkaCluster, KafkaDenied, KafkaRequestError, client_settings
+from stream.kafka.connection import KafkaCluster, KafkaDenied, client_settings
 from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import (
     Topic,
