@@ -187,7 +187,7 @@ def _read(image: bytes) -> Row:
     """The image of a row; or why it can't be read."""
     try:
         return {"image": msgspec.json.decode(image, type=dict[str, Any])}
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return {"_reason": f"its image can't be read: {error}"}
 
 

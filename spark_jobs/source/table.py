@@ -149,6 +149,6 @@ class TablePartition:
             row |= {"_epoch": entry.epoch, "_ordinal": entry.ordinal, "_gtid": entry.position, "_time": entry.timestamp}
             try:
                 image = msgspec.json.decode(seen.image or b"", type=dict[str, Any]) if seen.kind == VALUE else None
-            except (msgspec.DecodeError, RecursionError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 image, seen.why = None, f"its image can't be read: {error}"
             yield row | ({"image": image} if image is not None else {"_kind": "void", "_reason": seen.why})

@@ -262,7 +262,7 @@ class Layout:
             return key
         try:
             values = _columns.decode(columns)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return key
         return b"[" + b",".join(map(bytes, values[:prefix])) + b"]"
 

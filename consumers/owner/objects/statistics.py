@@ -35,7 +35,7 @@ def _basic_are_accurate(parameters: Any) -> bool:
         return False
     try:
         found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return text.lower() == "true"  # as Hive wrote it before 2.1
     if isinstance(found, bool):
         return found
