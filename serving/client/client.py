@@ -281,8 +281,11 @@ class Session(SessionState):
         def observe(gtid: str) -> None:
             self.observe(shard, f"{flavor}/{gtid}")
 
-        tracked = kind(connection, observe, self._watch)
-        self._watch(tracked)
+        def watch(tracked: TrackedConnection) -> None:
+            self._watch(tracked, shard)
+
+        tracked = kind(connection, observe, watch)
+        watch(tracked)
         return tracked
 
     def _run(self, plan: Plan[Answer]) -> Answer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -63,14 +64,15 @@ class SessionState:
         self._unplaced: dict[str, tuple[str, Position]] = {}
         """Shard → its keyspace and an observed position, until the shard's epoch is known."""
         self._doubts: dict[str, Doubt] = {}
-        self._tracked: list[TrackedConnection] = []
+        self._tracked: list[tuple[TrackedConnection, str]] = []
+        """Each with the shard that its commits are of."""
         self._lock = threading.RLock()
 
-    def _watch(self, tracked: TrackedConnection) -> None:
+    def _watch(self, tracked: TrackedConnection, shard: str) -> None:
         """Has reads ask the connection for its commits, and forgets those that are closed and have none left."""
         with self._lock:
-            self._tracked = [known for known in self._tracked if known is not tracked and not known.is_done]
-            self._tracked.append(tracked)
+            self._tracked = [(known, of) for known, of in self._tracked if known is not tracked and not known.is_done]
+            self._tracked.append((tracked, shard))
 
     @property
     def vector(self) -> Vector:
@@ -121,10 +123,15 @@ class SessionState:
 
     @property
     def carried(self) -> Carried:
-        """What a session elsewhere must be given to continue this one."""
+        """What a session elsewhere must be given to continue this one.
+
+        It can't ask this one's connections: a commit whose GTID is still unknown is a doubt there.
+        """
         with self._lock:
+            unsettled = [shard for tracked, shard in self._tracked if not tracked.is_settled()]
+            doubts = self._doubts | dict.fromkeys(unsettled, Doubt(0, time.time()))
             unplaced = {shard: str(position) for shard, (_, position) in self._unplaced.items()}
-            return Carried(self.known if self._vector or self._newer else "", unplaced, dict(self._doubts))
+            return Carried(self.known if self._vector or self._newer else "", unplaced, doubts)
 
     def adopt(self, token: str) -> None:
         """Merges the token of an answer or of another session. Raises `TokenError`."""
@@ -139,7 +146,7 @@ class SessionState:
 
     def _plan_demand(self) -> Plan[Demanded]:
         with self._lock:
-            for tracked in self._tracked:
+            for tracked, _ in self._tracked:
                 tracked.require_settled()
             unplaced = list(self._unplaced.items())
         for shard, (keyspace, _) in unplaced:

@@ -195,11 +195,18 @@ class TrackedConnection:
             # The caller's cursor has yet to read its own result.
             self._inner._result = result
 
-    def require_settled(self) -> None:
-        """Raises `WriteNotTracked` if the GTID of a commit that has ended is unknown. Any thread may call it."""
+    def is_settled(self) -> bool:
+        """Whether the GTID of each commit that has ended is known, after asking for it where that is possible.
+
+        Any thread may call it.
+        """
         if self._pending and self._user == get_ident():
             self.settle()
-        if self._pending:
+        return not self._pending
+
+    def require_settled(self) -> None:
+        """Raises `WriteNotTracked` if the GTID of a commit that has ended is unknown. Any thread may call it."""
+        if not self.is_settled():
             raise WriteNotTracked(
                 "a transaction may have been committed on this connection, and its GTID could not be read",
                 hint="read all results of the last statement; connection broken? client.session(session.known)",

@@ -270,7 +270,7 @@ def test_a_closed_connection_is_forgotten_with_the_next_one() -> None:
         Closed(SimpleNamespace(_sock=None), print),
         TrackedConnection(SimpleNamespace(_sock=None), print),
     ):
-        session._watch(connection)
+        session._watch(connection, "shop/0")
     assert session.token == str(Vector())
 
 

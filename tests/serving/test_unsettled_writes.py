@@ -9,6 +9,7 @@ import pymysql
 import pytest
 
 from serving.client import Session, WriteNotTracked
+from serving.client.sessions import Carrier
 from tests.serving.scripted_front import Front, row, vector
 
 BROKEN = pymysql.err.OperationalError(2013, "Lost connection to MySQL server during query")
@@ -58,6 +59,13 @@ class Database:
         if statement == self.breaks_at:
             self.open = False
             raise BROKEN
+
+
+def carried(session: Session) -> Session:
+    """The session of a next request."""
+    carrier, after = Carrier("0123456789abcdef"), Session(Front(), vector())
+    assert carrier.take(after, carrier.carry(session))
+    return after
 
 
 def session_over(database: Database) -> tuple[Session, Any]:
@@ -140,3 +148,41 @@ def test_a_thread_that_reads_is_told_of_another_ones_unsettled_commit() -> None:
     reader.join(20)
     assert len(refused) == 1
     assert session.token == str(vector(shop="1 0-1-9"))
+
+
+@pytest.mark.parametrize("breaks_at", ["COMMIT", "SELECT @@last_gtid"])
+def test_a_commit_that_could_not_be_observed_is_carried_as_a_doubt(breaks_at: str) -> None:
+    """The next request's reads demand all that anybody has committed, of this keyspace alone."""
+    session, connection = session_over(Database(breaks_at))
+    if breaks_at == "COMMIT":
+        with pytest.raises(pymysql.err.OperationalError):
+            connection.commit()
+    else:
+        connection.commit()
+    connection.close()
+    after = carried(session)
+    assert (after.is_in_doubt("shop"), after.is_in_doubt("bank")) == (True, False)
+    with pytest.raises(WriteNotTracked):
+        session.get_row("shop", "shop.orders", 7)
+
+
+def test_a_commit_is_observed_when_the_session_is_carried() -> None:
+    """If the connection can be asked by then, the next request demands that commit and nothing else."""
+    database = Database("SELECT @@last_gtid")
+    session, connection = session_over(database)
+    connection.commit()
+    database.open, database.breaks_at = True, ""
+    after = carried(session)
+    assert (after.vector, after.is_in_doubt("shop")) == (vector(shop="1 0-1-9"), False)
+
+
+def test_another_threads_unsettled_commit_is_carried_as_a_doubt() -> None:
+    """Whoever carries the session cannot ask a connection that is not its own."""
+    database = Database("SELECT @@last_gtid")
+    session, connection = session_over(database)
+    writer = Thread(target=connection.commit)
+    writer.start()
+    writer.join(20)
+    database.open, database.breaks_at = True, ""
+    after = carried(session)
+    assert (after.vector, after.is_in_doubt("shop")) == (vector(shop="1 0-1-5"), True)
