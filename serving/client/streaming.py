@@ -146,11 +146,16 @@ class Lines:
     """Puts the pieces of a stream together to events. Lines end with LF only: a text may have Unicode's other ends."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []
+        """Pieces of a line without its end, joined only then: a large transaction is a line of thousands of them."""
 
     def events(self, piece: bytes) -> Iterator[StreamEvent]:
         """The events that ``piece`` completes. Raises `ClientError`."""
-        *lines, self._rest = (self._rest + piece).split(b"\n")
+        self._rest.append(piece)
+        if b"\n" not in piece:
+            return iter(())
+        *lines, rest = b"".join(self._rest).split(b"\n")
+        self._rest = [rest]
         return (read_event(line) for line in lines if line)
 
 

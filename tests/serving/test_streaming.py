@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, cast
 from urllib.parse import urlencode
@@ -121,6 +122,15 @@ def test_lines_are_put_together_from_any_pieces() -> None:
     with pytest.raises(StreamEnded) as ended:
         list(Lines().events(b'{"kind":"error","code":"stream_too_old","message":"m","hint":"h"}\n'))
     assert ended.value.code == "stream_too_old"
+
+
+def test_a_long_line_is_put_together_in_linear_time() -> None:
+    """A large transaction is one line: whoever takes minutes for it is given up by the front, and meets it again."""
+    lines, pieces = Lines(), [b'{"kind":"unreadable","reason":"', *[b"x" * 4096] * 2048, b'"}\n{"kind":"end"', b"}\n"]
+    started = time.process_time()
+    found = [event for piece in pieces for event in lines.events(piece)]
+    assert time.process_time() - started < 2.0
+    assert [(event.kind, len(event.reason)) for event in found] == [("unreadable", 8 * 2**20), ("end", 0)]
 
 
 def test_a_client_goes_on_from_its_last_checkpoint_until_it_gives_up() -> None:
