@@ -12,7 +12,9 @@ def format_key(values: Sequence[object]) -> str:
     """The path segment for key values; the front's `parse_row_key` reads it. Raises `BadRequest` ``bad_key``."""
     if not values:
         raise _bad_key("the key has no columns")
-    return ",".join(_format_column(value) for value in values)
+    segment = ",".join(_format_column(value) for value in values)
+    # Of a path such a segment would be removed, and with two dots the one before it, by whoever sends or routes it.
+    return segment.replace(".", "%2E") if segment in (".", "..") else segment
 
 
 def format_value(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,6 +97,16 @@ def test_the_clients_key_reads_back(number: int, text: str, raw: bytes) -> None:
     found = parse_row_key(table(INT, TEXT, BINARY), segment)
     assert found.values[:2] == (number, text)
     assert split_row_key(found.key)[1] == list(found.values)
+
+
+@pytest.mark.parametrize("key", [(".",), ("..",), (b".",), (".", "..")])
+def test_a_key_of_dots_reaches_the_front(key: tuple[str | bytes, ...]) -> None:
+    """A segment of a path that is one or two dots would be removed with the one before it."""
+    path = httpx2.URL(f"http://front/v1/rows/shop/orders/{format_key(key)}").raw_path
+    segment = path.removeprefix(b"/v1/rows/shop/orders/")
+    columns = [BINARY if isinstance(each, bytes) else TEXT for each in key]
+    values = [each if isinstance(each, str) else {"base64": "Lg=="} for each in key]
+    assert list(parse_row_key(table(*columns), segment).values) == values
 
 
 def test_null_is_refused_as_a_key() -> None:
