@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from serving.client import FreshetClient, Session, StreamChange, StreamEvent
+from serving.client import BadRequest, FreshetClient, Session, StreamChange, StreamEvent
 from serving.client.cache import DictStore, Invalidator, ObjectCache, RowCache
 from serving.client.cache.entries import Entry, Floor, Told, decode, encode, row_name
 from tests.serving.scripted_front import Front, vector
@@ -49,6 +49,20 @@ def test_nothing_is_kept_of_a_table_that_nobody_follows() -> None:
     assert [cache.get_row(session, ITEMS, 1).from_store for _ in range(2)] == [False, False]
     assert store.get([row_name("shop", ITEMS, [1])]) == {}
     assert [cache.get_row(session, ORDERS, 1).from_store for _ in range(2)] == [False, True]
+
+
+def test_a_table_without_its_database_is_refused() -> None:
+    """Events name it with the database: its rows would never be invalidated, while watermarks call them fresh."""
+    front, store = cast("FreshetClient", Scripted(Front())), DictStore()
+    for make in (
+        lambda: RowCache(front, store, "shop", {ITEMS: ["id"], "orders": ["id"]}),
+        lambda: ObjectCache(front, store, "shop", {"order": {ITEMS: ["id"], "orders": ["id"]}}),
+        lambda: Invalidator(store, "shop", [ITEMS, "orders"]),
+        lambda: Invalidator(store, "shop", objects={"order": {ITEMS: ["id"], "orders": ["id"]}}),
+    ):
+        with pytest.raises(BadRequest, match="orders") as refused:
+            make()
+        assert (refused.value.code, refused.value.hint) == ("unknown_table", "name it as db.table")
 
 
 def test_an_invalidator_that_follows_more_than_before_does_not_go_on_in_its_generation() -> None:

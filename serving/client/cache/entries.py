@@ -8,13 +8,14 @@ The *floor* is one entry beside them. It says what the store may have forgotten:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from .._tokens import TokenError, Vector
+from ..errors import BadRequest
 
 EVERY_TABLE: Final = "*"
 _VERSION: Final = "f2"
@@ -82,6 +83,13 @@ def decode(raw: bytes | None, kind: type[Kind]) -> Kind | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return found
+
+
+def check_names(tables: Iterable[str]) -> None:
+    """Raises `BadRequest` ``unknown_table`` for a table without its database: events never name it so."""
+    for table in tables:
+        if "." not in table:
+            raise BadRequest(f"{table!r} has no database", hint="name it as db.table", code="unknown_table")
 
 
 def floor_name(keyspace: str) -> str:

@@ -22,6 +22,7 @@ from .entries import (
     Entry,
     Floor,
     Raise,
+    check_names,
     covers,
     decode,
     encode,
@@ -78,6 +79,7 @@ class Invalidator:
                 self._objects.setdefault(table, []).append((kind, len(columns)))
         self._rows = frozenset(tables)
         self._tables = self._rows | self._objects.keys()
+        check_names(self._tables)
         self._followed = sorted({*self._rows, *kinds})
         self._digest = hashlib.sha256(msgspec.json.encode(self._followed)).hexdigest()[:16]
         self._sleep = sleep

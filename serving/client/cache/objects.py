@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from .._tokens import Vector
 from ..errors import BadRequest, HistoryLost
-from .entries import Floor, begins_later, followed_kind, object_name, of_keyspace, parsed
+from .entries import Floor, begins_later, check_names, followed_kind, object_name, of_keyspace, parsed
 from .reading import Entries, Leased
 from .stores import Store
 
@@ -45,6 +45,8 @@ class ObjectCache:
         self._objects = {kind: {name: list(columns) for name, columns in of.items()} for kind, of in objects.items()}
         self._followed = {kind: followed_kind(kind, of) for kind, of in self._objects.items()}
         self._entries = Entries(store, keyspace)
+        for of in self._objects.values():
+            check_names(of)
         self._checked: dict[str, list[str]] = {}
         """Kind → the voids of its tables when their descriptions were looked at."""
 

@@ -13,6 +13,7 @@ from .entries import (
     Entry,
     Floor,
     begins_later,
+    check_names,
     covers,
     decode,
     encode,
@@ -147,6 +148,7 @@ class RowCache:
     ) -> None:
         self._client, self._keyspace = client, keyspace
         self._entries = Entries(store, keyspace)
+        check_names(tables)
         self._tables, self._ttl_s = dict(tables), ttl_s
 
     def get_row(self, session: Session, table: str, *pk: object) -> CachedRow:
