@@ -35,11 +35,11 @@ def secret_in(path: Any, name: str) -> str:
     """The text of a file, without its line end. Raises ``ValueError``."""
     try:
         place = Path(path)
+        read_files.add(place.absolute())  # one that is not there yet may come
         with place.open("rb") as file:
             text = file.read(BYTES_MAX + 1)
         if len(text) > BYTES_MAX:
             raise ValueError(f"{name}{SUFFIX}: {place} is too large for a secret")
-        read_files.add(place.absolute())
         return text.decode().rstrip("\r\n")
     except (OSError, TypeError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text file"

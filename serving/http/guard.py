@@ -159,8 +159,8 @@ class Guard:
             reading.cancel()
 
     def _is_lost(self, scope: Scope) -> bool:
-        before: Grant = scope[CALLER]
-        return self._caller(scope)[0] != before
+        found, refused = self._caller(scope)
+        return refused is not None or not found.covers(scope[CALLER])
 
     async def _run(self, scope: Scope, receive: Receive, send: Send, *, is_counted: bool) -> None:
         is_begun = False

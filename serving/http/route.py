@@ -128,7 +128,7 @@ class Route(Generic[P, B]):
         if self.body is not None:
             body = body_of(self.body, await read_body(scope, receive, front.limits.body_bytes_max))
             if self.elements is not None and METER in scope:
-                scope[METER].pay(self.elements(body) - 1)
+                scope[METER].pay_more(self.elements(body) - 1)
         if self.takes_token and (seen := header_of(scope, b"freshet-token")):
             carrier = body if self.token_in_body else parameters
             carrier.token = f"{carrier.token},{seen}" if carrier.token else seen
@@ -178,7 +178,8 @@ class Resource(BaseRoute):
             raise
         if METER in scope:
             asked = 0 if isinstance(response, Streaming) else response.from_source * (SOURCE_COST - 1)
-            scope[METER].owe(asked + response.taken_bytes // ANSWER_BYTES)
+            sent = 0 if method == "HEAD" else response.taken_bytes // ANSWER_BYTES
+            scope[METER].owe(asked + sent)
         if isinstance(response, Streaming):
             await response.send(receive, send, head_only=method == "HEAD")
             return

@@ -71,9 +71,9 @@ class Encoder:
         """A transaction; empty if it has nothing that the reader chose. ``checkpoint``: goes on after it.
 
         ``read``: key → the row, of those that were read for this reader. Otherwise readers of one choice share the
-        encoding where they share the checkpoint.
+        encoding where they share the checkpoint; not those of a range, who have learnt their own prefixes.
         """
-        if read or checkpoint is not item.checkpoint:
+        if read or checkpoint is not item.checkpoint or self._choice.key_range is not None:
             return self._transaction(item, checkpoint, read)
         found = item.cached.get(self._choice)
         if found is None:

@@ -57,6 +57,12 @@ class Grant:
             return True
         return role == METRICS and READ in self.roles and self.keyspaces is None
 
+    def covers(self, other: Grant) -> bool:
+        """Whether it gives the same holder all that ``other`` gives, for however long."""
+        roles = ADMIN in self.roles or other.roles <= self.roles
+        keyspaces = self.keyspaces is None or (other.keyspaces is not None and other.keyspaces <= self.keyspaces)
+        return self.name == other.name and roles and keyspaces
+
     def sees(self, keyspace: str) -> bool:
         """Whether the keyspace exists for its holder."""
         return self.keyspaces is None or keyspace in self.keyspaces

@@ -120,3 +120,21 @@ def test_beyond_this_machine_a_listener_needs_credentials_and_tls(host: str) -> 
 def test_loopback_needs_neither(host: str) -> None:
     """On loopback a listener starts without settings."""
     check_listener(host, what="x", section="serve", setting="y", has_access=False, is_encrypted=False)
+
+
+@pytest.mark.parametrize(
+    ("now", "keeps"),
+    [
+        (Grant("a", frozenset({"read"}), frozenset({"shop"}), 5.0), True),
+        (Grant("a", frozenset({"read", "fill"}), frozenset({"shop", "bank"})), True),
+        (Grant("a", frozenset({"admin"})), True),
+        (Grant("b", frozenset({"read"}), frozenset({"shop"})), False),
+        (Grant("a", frozenset({"fill"}), frozenset({"shop"})), False),
+        (Grant("a", frozenset({"read"}), frozenset({"bank"})), False),
+    ],
+)
+def test_a_change_that_takes_nothing_away_covers_what_was(now: Grant, keeps: bool) -> None:
+    """Streams of a token go on when it gets more, or longer; the time is looked at by itself."""
+    before = Grant("a", frozenset({"read"}), frozenset({"shop"}), 3.0)
+    assert now.covers(before) is keeps
+    assert not before.covers(Grant("a", frozenset({"read"})))  # of all keyspaces

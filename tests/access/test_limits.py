@@ -74,6 +74,17 @@ def test_what_costs_more_than_a_full_bucket_needs_a_full_one() -> None:
     assert bucket.take(10.1, 100)
 
 
+def test_a_request_and_its_elements_are_one_cost() -> None:
+    """A batch larger than the burst waits for a full bucket, though it has paid 1 before its elements are counted."""
+    callers = Callers(CallerLimits(rate_per_s=10, burst=20))
+    assert refusal(callers, "a", 0.0) is None
+    callers.pay_more("a", 99, 0.001)
+    with pytest.raises(ReadError) as refused:
+        callers.pay_more("a", 1, 8.05)
+    assert refused.value.code == "rate_limited"
+    assert [refusal(callers, "a", 8.25) is None for _ in range(3)] == [True, True, False]  # nothing was given away
+
+
 def test_a_rate_is_of_each_caller_and_says_when_to_come_again() -> None:
     """One who asks too much is told how long to wait; others are not concerned."""
     callers = Callers(CallerLimits(rate_per_s=0.5, burst=2))

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,24 @@ def test_a_change_of_a_file_that_holds_a_secret_is_not_missed(tmp_path: Path) ->
     reader.go_on.set()
     with Reloader(reader.renew, look_s=0.01):
         assert reader.has("first")
+        secret.write_text("second, longer\n")
+        assert reader.has("second, longer")
+
+
+def test_a_secret_that_is_written_after_the_settings_that_name_it_is_taken_over(tmp_path: Path) -> None:
+    """Else the token that they take away would be good until a restart."""
+    secret, config = tmp_path / "token", tmp_path / "freshet.toml"
+    config.write_text('[serve]\nbearer_token = "first"\n')
+    read_files.clear()
+    use_config(config)
+    reader = Reader()
+    reader.go_on.set()
+    with Reloader(reader.renew, look_s=0.01):
+        assert reader.has("first")
+        config.write_text(f'[serve]\nbearer_token_file = "{secret}"\n')
+        deadline = time.monotonic() + WAIT_S
+        while secret not in read_files and time.monotonic() < deadline:
+            time.sleep(0.01)
         secret.write_text("second, longer\n")
         assert reader.has("second, longer")
 

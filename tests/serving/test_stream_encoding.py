@@ -60,6 +60,19 @@ def test_a_row_that_is_no_json_is_told_as_changed_and_breaks_no_line(
     assert (change.kind, change.op, change.table) == (*told, "shop.t")
 
 
+def test_readers_of_a_range_each_tell_rows_by_the_prefix_that_they_have_learnt() -> None:
+    """They may be at different descriptions of a table; one that took another's encoding would lose rows."""
+    item, everything = transaction(b"[1,2]", b"{}"), Choice(key_range=IdRange.parse("-"))
+    knows, does_not = ({"shop.t": prefix} for prefix in (1, None))
+    for first, second in ((knows, does_not), (does_not, knows)):
+        told = {id(prefixes): Encoder(everything, Layout(1), {**prefixes}) for prefixes in (first, second)}
+        kinds = {
+            each: next(iter(Lines().events(encoder.transaction(item, CHECKPOINT)))).changes[0].kind
+            for each, encoder in told.items()
+        }
+        assert (kinds[id(knows)], kinds[id(does_not)]) == ("row", "void")
+
+
 def test_an_encoding_is_shared_by_readers_at_the_same_place_only() -> None:
     """One that has told more of other shards goes on behind that, and would be told it again."""
     item, ahead = transaction(b"[1]", b"{}"), Checkpoint("shop", "id", (0,), {"shop/1": Place(1, 9)})

@@ -75,6 +75,17 @@ class Callers:
         """Raises `ReadError` ``rate_limited`` if the caller has not so much left."""
         self._pay(who, self._of(who, now), cost, now)
 
+    def pay_more(self, who: str, cost: float, now: float) -> None:
+        """As `pay`, for a request that has paid 1: together they are one cost, for which a full bucket does."""
+        caller = self._of(who, now)
+        if caller.bucket is not None:
+            caller.bucket.owe(now, -1.0)
+        try:
+            self._pay(who, caller, cost + 1.0, now)
+        except ReadError:
+            self.owe(who, 1.0, now)
+            raise
+
     def owe(self, who: str, cost: float, now: float) -> None:
         """The caller has spent it, whether it was there or not."""
         bucket = self._of(who, now).bucket
@@ -128,6 +139,11 @@ class Meter:
         """Before anything is read. Raises `ReadError` ``rate_limited``."""
         if cost > 0:
             self.callers.pay(self.who, cost, self.clock())
+
+    def pay_more(self, cost: float) -> None:
+        """As `pay`, of the request itself, which has paid 1 when it began."""
+        if cost > 0:
+            self.callers.pay_more(self.who, cost, self.clock())
 
     def owe(self, cost: float) -> None:
         """Of what has been read."""
