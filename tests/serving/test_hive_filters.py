@@ -32,6 +32,7 @@ ROWS: list[Values] = [
     ("a%b", "2147483647", "2024-03-01", "2024-01-01 00:00:00"),
     ("é", "5", "2024-01-15", "2024-01-01 12:30:00"),
     ("it's", "6", "2024-01-16", "2023-05-05 01:02:03"),
+    (r"a\b", "9", "2024-01-17", "2023-05-05 01:02:03"),
     (
         "__HIVE_DEFAULT_PARTITION__",
         "__HIVE_DEFAULT_PARTITION__",
@@ -54,6 +55,9 @@ FILTERS = [
     "(ds) not in ('A', 'é')",
     "ds like 'a%'",
     "ds like 'a_b'",
+    r"ds like 'a\_b'",
+    r"ds like 'a\%b'",
+    r"ds like 'a\\b'",
     "ds like '%02'",
     "ds between '2024' and '2025'",
     "ds not between '2024' and '2025'",
@@ -115,7 +119,7 @@ COMPARISONS = ("=", "<>", "!=", "<", "<=", ">", ">=")
 
 
 def drawn(rng: Random, depth: int = 2) -> str:
-    """A filter by chance, of texts, numbers and dates. No text in it has a sign of a pattern."""
+    """A filter by chance, of texts, numbers and dates. No text in it has a sign of a pattern or a backslash."""
     if depth and rng.random() < 0.5:
         left, right = drawn(rng, depth - 1), drawn(rng, depth - 1)
         both = f"{left} {rng.choice(['and', 'OR'])} {right}"
@@ -124,7 +128,7 @@ def drawn(rng: Random, depth: int = 2) -> str:
 
     def literal() -> str:
         value = rng.choice(ROWS)[["ds", "hr", "day"].index(key)]
-        if value == DEFAULT_PARTITION or "_" in value or "%" in value:
+        if value == DEFAULT_PARTITION or not {"_", "%", "\\"}.isdisjoint(value):
             value = "1" if key == "hr" else "2024-01-05"
         return value if key == "hr" else f'"{value}"'
 

@@ -1,10 +1,10 @@
 """Filters of partitions in Hive's grammar (``PartitionFilter.g4`` of 4.0.1), over typed partition keys. Pure.
 
 ``ds >= '2024-01-01' AND (hr IN (1, 2) OR region LIKE 'e%')``. Keywords and key names are in any case. As in Hive, a
-string's escapes stay as they are written, and ``LIKE`` is SQL's. Keys that are whole numbers or dates are compared as
-such, and the default partition is no value of them: only ``= '__HIVE_DEFAULT_PARTITION__'`` finds it. Texts and
-timestamps are compared as texts. Where a filter compares a timestamp, or a date with what is no date, the metastore
-compares all dates of it as texts, and so does this. Keys of other types can only be compared for equality.
+string's escapes stay as they are written, and ``LIKE`` is SQL's with ``ESCAPE '\\'``. Keys that are whole numbers or
+dates are compared as such, and the default partition is no value of them: only ``= '__HIVE_DEFAULT_PARTITION__'`` finds
+it. Texts and timestamps are compared as texts. Where a filter compares a timestamp, or a date with what is no date, the
+metastore compares all dates of it as texts, and so does this. Keys of other types can only be compared for equality.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _TOKEN: Final = re.compile(
     |(?P<word>[A-Za-z0-9_]+)|(?P<sign><=>|<>|!=|<=|>=|==|[=<>(),-]))""",
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
+_LETTERS: Final = re.compile(r"\\[%_\\]|.", re.DOTALL)
 _SPACE: Final = re.compile(r"[ \r\n\t]*")
 _COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq, "==": operator.eq, "<>": operator.ne, "!=": operator.ne,
@@ -291,7 +292,7 @@ class _Parser:
 
     def _compared(self, place: int, key: PartitionKey, sign: str, value: _Value, at: int) -> Matches:
         if sign == "LIKE":
-            pattern = _like(value.text)
+            pattern = _like(value)
             return lambda values: pattern.fullmatch(values[place]) is not None
         compare = _COMPARE[sign]
         read = _reader(key.type)
@@ -349,10 +350,21 @@ def _timestamp(text: str) -> datetime | None:
         return None
 
 
-def _like(pattern: str) -> re.Pattern[str]:
-    """SQL's pattern. Between two `%` the first place that fits is taken for good: else time doubles with each `%`."""
-    first, *parts = ("".join("." if each == "_" else re.escape(each) for each in part) for part in pattern.split("%"))
-    if not parts:
+def _like(value: _Value) -> re.Pattern[str]:
+    """SQL's pattern. Between two `%` the first place that fits is taken for good: else time doubles with each `%`.
+
+    After a backslash, `%`, `_` and a backslash are letters. Raises `FilterError` for a backslash before anything else.
+    """
+    parts: list[list[str]] = [[]]
+    for letter in _LETTERS.findall(value.text):
+        if letter == "\\":
+            raise FilterError(value.at, r"a backslash in a pattern needs %, _ or \ after it")
+        if letter == "%":
+            parts.append([])
+        else:
+            parts[-1].append("." if letter == "_" else re.escape(letter[-1]))
+    first, *others = map("".join, parts)
+    if not others:
         return re.compile(first, re.DOTALL)
-    inner = "".join(f"(?>.*?{part})" for part in parts[:-1] if part)
-    return re.compile(f"{first}{inner}.*{parts[-1]}", re.DOTALL)
+    inner = "".join(f"(?>.*?{part})" for part in others[:-1] if part)
+    return re.compile(f"{first}{inner}.*{others[-1]}", re.DOTALL)

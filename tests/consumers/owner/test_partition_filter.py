@@ -117,6 +117,8 @@ def test_a_filter_with_a_timestamp_or_a_date_that_is_none_compares_texts(text: s
         ("hr not 1", 8),
         ("(" * 200 + "hr = 1" + ")" * 200, 102),
         ("hr = 99999999999999999999", 6),
+        (r"ds like 'a\b'", 9),
+        (r"ds like 'a\\\'", 9),
     ],
 )
 def test_a_filter_that_does_not_parse_names_the_character(text: str, at: int) -> None:
@@ -184,6 +186,24 @@ def test_a_pattern_matches_as_one_that_tries_every_place() -> None:
         every = re.compile("".join({"%": ".*", "_": "."}.get(each, each) for each in text), re.DOTALL)
         matches = parse_filter(f"ds like '{text}'", KEYS)
         assert matches([value, "", "", "", "", ""]) is (every.fullmatch(value) is not None), (text, value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        (r"a\_b", ["a_b"]),
+        (r"a\%b", ["a%b"]),
+        (r"a\\b", [r"a\b"]),
+        (r"a\\_b", [r"a\xb", r"a\_b"]),
+        (r"a\\%b", [r"a\b", r"a\xb", r"a\_b"]),
+        (r"%\_%", ["a_b", r"a\_b"]),
+        ("a_b", ["a_b", "axb", "a%b", r"a\b"]),
+    ],
+)
+def test_a_backslash_in_a_pattern_makes_the_sign_after_it_a_letter(pattern: str, found: list[str]) -> None:
+    """The metastore's LIKE has ESCAPE, on any database."""
+    matches = parse_filter(f"ds like '{pattern}'", KEYS)
+    assert [value for value in ("a_b", "axb", "a%b", r"a\b", r"a\xb", r"a\_b") if matches([value])] == found
 
 
 @pytest.mark.parametrize("pattern", ["%" * 30 + "x", "%a" * 2_000, "%" * 20_000])
