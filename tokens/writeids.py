@@ -150,8 +150,9 @@ class ValidWriteIdList:
         return _range_answer(aborted, high - low + 1, none=RangeAnswer.NONE, every=RangeAnswer.ALL)
 
     def same_table(self, other: ValidWriteIdList) -> bool:
-        """True iff both name the same table, or at least one names no table."""
-        return self.table == other.table or self.table is None or other.table is None
+        """True iff both name the same table, in any case as for Hive, or at least one names no table."""
+        ours, theirs = self.table, other.table
+        return ours == theirs or ours is None or theirs is None or _equals_ignore_case(ours, theirs)
 
     def covers(self, other: ValidWriteIdList) -> bool:
         """True iff a value read under this list serves a reader that has ``other`` (docs/concepts/catalog.md).

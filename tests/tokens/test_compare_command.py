@@ -43,6 +43,7 @@ def _vector(epoch: int, position: str, shard: str = "ks/0") -> str:
         ("[12:7,8,12]", "[12:7,12]", Order.OLDER, "write id 8 committed since A"),
         ("db.t:13:7:7,13:", "db.t:13:7:7,12:", Order.UNKNOWN, "write id 12 committed in A only, write id 13 in B only"),
         ("db.t:5:7::", "db.u:5:7::", Order.UNKNOWN, "two tables: db.t and db.u"),
+        ("DB.T:5:7::3", "db.t:5:7::3", Order.SAME, "each serves a reader of the other"),
     ],
 )
 def test_each_kind_is_compared_with_a_reason(a: str, b: str, order: Order, why: str) -> None:

@@ -49,5 +49,5 @@ class Table:
 
 def covers(entry: Listed, demand: Listed) -> bool:
     """Whether a value with the list ``entry`` serves a reader with the list ``demand`` (docs/concepts/catalog.md)."""
-    same_table = entry.table == demand.table or not entry.table or not demand.table
+    same_table = entry.table.lower() == demand.table.lower() or not entry.table or not demand.table
     return same_table and demand.valid - entry.aborted <= entry.valid
