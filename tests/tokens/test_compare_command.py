@@ -43,6 +43,8 @@ def _vector(epoch: int, position: str, shard: str = "ks/0") -> str:
         ("[12:7,8,12]", "[12:7,12]", Order.OLDER, "write id 8 committed since A"),
         ("db.t:13:7:7,13:", "db.t:13:7:7,12:", Order.UNKNOWN, "write id 12 committed in A only, write id 13 in B only"),
         ("db.t:5:7::", "db.u:5:7::", Order.UNKNOWN, "two tables: db.t and db.u"),
+        ("v2.t:12:7:7,8:", "v2.t:12:7:7:", Order.OLDER, "write id 8 committed since A"),
+        ("v1.t:5:7", "v12.t:5:7", Order.UNKNOWN, "two tables: v1.t and v12.t"),
         ("DB.T:5:7::3", "db.t:5:7::3", Order.SAME, "each serves a reader of the other"),
     ],
 )
@@ -61,6 +63,8 @@ def test_two_kinds_are_refused() -> None:
     with pytest.raises(TokenError) as refused:
         compare_texts("what", "MariaDB/0-1-5")
     assert "MariaDB/0-1-5" in refused.value.hint
+    with pytest.raises(TokenError, match=r"token 'v2\.abc:d' is damaged"):
+        compare_texts("v2.abc:d", "v2.abc")
 
 
 def test_the_command_prints_a_line_or_an_object(capsys: pytest.CaptureFixture[str]) -> None:

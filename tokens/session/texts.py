@@ -26,8 +26,9 @@ Components = dict[str, tuple[int, Position]]
 
 
 def is_token(text: str) -> bool:
-    """Whether ``text`` begins like a session token, of whatever format."""
-    return _FORMAT.match(text) is not None
+    """Whether ``text`` is meant as a session token, of whatever format. The write-id list of a table ``v2.t`` begins
+    like one, but has colons."""
+    return _FORMAT.match(text) is not None and text.count(":") < 2
 
 
 def is_newer(token: str) -> bool:
