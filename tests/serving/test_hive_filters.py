@@ -40,6 +40,12 @@ ROWS: list[Values] = [
         "__HIVE_DEFAULT_PARTITION__",
     ),
 ]
+UNTIDY: list[Values] = [
+    ("x", "08", "2023-5-5", "2023-05-05 01:02:03"),
+    ("y", "11", "2023-06-06 00:00:00", "2023-05-05 01:02:03"),
+]
+"""Values as Hive itself does not write them."""
+STORED = ROWS + UNTIDY
 FILTERS = [
     "ds = '2024-01-02'",
     "ds >= '2024-01-02'",
@@ -101,6 +107,12 @@ FILTERS = [
     "(at) not in ('2024-01-01 00:00:00')",
     "at between '2023' and '2024-01-01 12'",
     "at >= '2024' and day > '2000-01-01'",
+    "day >= '2023-05-05' and day < '2023-07-01'",
+    "day = '2023-05-05'",
+    "day = '2023-06-06'",
+    "(day) in ('2023-05-05', '2023-06-06')",
+    "day <> '2023-06-06'",
+    "day = '2023-W18-5'",
     "day >= '2024-02'",
     "day <> '2024-02-30'",
     "(day) not in ('2024-01-01', '1')",
@@ -108,7 +120,17 @@ FILTERS = [
     "day >= timestamp '2024-01-15 12:30:00'",
 ]
 
-REFUSED = ["ds not like 'a%'", "hr = 'x'", "nokey = 1", "ds = 'A", "ds = "]
+REFUSED = [
+    "ds not like 'a%'",
+    "hr = 'x'",
+    "nokey = 1",
+    "ds = 'A",
+    "ds = ",
+    "day = date '2024-W01-1'",
+    "at = timestamp '2024-01-01'",
+    "at = timestamp '2024-01-01T00:00:00'",
+    "at = timestamp '20240101'",
+]
 TAKEN_TOO: list[tuple[str, list[Values]]] = [
     ("hr in (1, 2)", ROWS[:2]),
     ("hr = '2'", [ROWS[1]]),
@@ -156,7 +178,7 @@ def catalog(hive: tuple[str, int]) -> Iterator[HiveCatalog]:
         client.calls.call("create_table_req", {1: record({1: record(made)})})
         storage = {**client.struct("t")[7][1]}
         added = []
-        for at, values in enumerate(ROWS):
+        for at, values in enumerate(STORED):
             place = record({**storage, 2: text(f"{field(storage, 2)}/{at}")})
             added.append({1: texts(values), 2: text(client.db), 3: text("t"), 6: place, 7: mapping({})})
         client.calls.call("add_partitions", {1: (LIST, ListValue(STRUCT, added))})
@@ -172,7 +194,7 @@ def at_the_metastore(catalog: HiveCatalog, wanted: str) -> list[Values]:
 def selected(wanted: str) -> list[Values]:
     """What the cache selects. Raises `FilterError`."""
     passes = parse_filter(wanted, KEYS)
-    return sorted(values for values in ROWS if passes(values))
+    return sorted(values for values in STORED if passes(values))
 
 
 @pytest.mark.parametrize("wanted", FILTERS)
@@ -210,5 +232,13 @@ def test_some_that_the_metastore_refuses_are_taken(catalog: HiveCatalog, wanted:
 def test_a_sign_of_a_pattern_is_itself_in_a_comparison(catalog: HiveCatalog) -> None:
     """The metastore compares what is not to be equal with names of partitions, as with LIKE; the cache does not."""
     wanted = "ds <> 'a_b'"
-    assert selected(wanted) == sorted(values for values in ROWS if values[0] != "a_b")
-    assert at_the_metastore(catalog, wanted) == sorted(values for values in ROWS if values[0] not in ("a_b", "acb"))
+    assert selected(wanted) == sorted(values for values in STORED if values[0] != "a_b")
+    assert at_the_metastore(catalog, wanted) == sorted(values for values in STORED if values[0] not in ("a_b", "acb"))
+
+
+@pytest.mark.parametrize("wanted", ["hr = 8", "(hr) in (8, 3)"])
+def test_a_number_with_zeros_before_it_is_found_here_only(catalog: HiveCatalog, wanted: str) -> None:
+    """The metastore compares what is to be equal with names of partitions; by < and > it finds the number too."""
+    assert selected(wanted) == [UNTIDY[0]]
+    assert at_the_metastore(catalog, wanted) == []
+    assert selected("hr > 7 and hr < 9") == at_the_metastore(catalog, "hr > 7 and hr < 9") == [UNTIDY[0]]

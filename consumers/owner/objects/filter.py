@@ -33,6 +33,8 @@ _TOKEN: Final = re.compile(
 )
 _LETTERS: Final = re.compile(r"\\[%_\\]|.", re.DOTALL)
 _SPACE: Final = re.compile(r"[ \r\n\t]*")
+_TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", re.ASCII)
+_STORED_DATE: Final = re.compile(r"(\d{4})-(\d\d?)-(\d\d?)(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?)?", re.ASCII)
 _COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq, "==": operator.eq, "<>": operator.ne, "!=": operator.ne,
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -302,8 +304,9 @@ class _Parser:
                 raise FilterError(at, f"keys of type {key.type} can only be compared for equality")
             self.as_texts |= key.type.lower() == "timestamp"
             return lambda values: compare(values[place], text)
-        wanted = read(value.text)
-        if wanted is None and read is _date:
+        is_date = read is _stored_date
+        wanted = _date(value.text) if is_date else read(value.text)
+        if wanted is None and is_date:
             self.as_texts = True
         elif wanted is None:
             raise FilterError(value.at, f"{excerpt(value.text)} is no {key.type}, which {key.name} is")
@@ -312,6 +315,8 @@ class _Parser:
             found = read(values[place])
             return found is not None and compare(found, wanted)
 
+        if is_date and compare is operator.eq:  # which the metastore asks of the partition's name, too
+            return lambda values: values[place].startswith(value.text) and matches(values)
         return matches
 
 
@@ -329,7 +334,7 @@ def _reader(hive_type: str) -> Callable[[str], Any] | None:
     """How a value of a key is read for comparing; None: it is compared as text."""
     if hive_type.lower() in _INTEGERS:
         return _integer
-    return _date if hive_type.lower() == "date" else None
+    return _stored_date if hive_type.lower() == "date" else None
 
 
 def _integer(text: str) -> int | None:
@@ -337,15 +342,29 @@ def _integer(text: str) -> int | None:
 
 
 def _date(text: str) -> date | None:
+    """As a filter has to write it. Python's own reader takes days of a week as well."""
     try:
-        return date.fromisoformat(text) if len(text) == len("2024-01-01") else None
+        is_plain = len(text) == len("2024-01-01") and text[4] == text[7] == "-"
+        return date.fromisoformat(text) if is_plain else None
+    except ValueError:
+        return None
+
+
+def _stored_date(text: str) -> date | None:
+    """As the metastore's database reads it from a partition's value: 2024-1-1 is a date, and a time may follow it."""
+    found = _date(text)
+    if found is not None:
+        return found
+    parts = _STORED_DATE.fullmatch(text)
+    try:
+        return date(int(parts[1]), int(parts[2]), int(parts[3])) if parts is not None else None
     except ValueError:
         return None
 
 
 def _timestamp(text: str) -> datetime | None:
     try:
-        return datetime.fromisoformat(text).replace(tzinfo=None)
+        return datetime.fromisoformat(text) if _TIMESTAMP.fullmatch(text) else None
     except ValueError:
         return None
 

@@ -96,6 +96,34 @@ def test_a_filter_with_a_timestamp_or_a_date_that_is_none_compares_texts(text: s
 
 
 @pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("day >= '2024-01-01'", ["2024-01-01", "2024-1-1", "2024-01-01 00:00:00", "2024-01-01T00:00:00.5"]),
+        ("day <> '2023-01-01'", ["2024-01-01", "2024-1-1", "2024-01-01 00:00:00", "2024-01-01T00:00:00.5"]),
+        ("day <> '2024-01-01'", []),
+        ("day = '2024-01-01'", ["2024-01-01", "2024-01-01 00:00:00", "2024-01-01T00:00:00.5"]),
+        ("'2024-01-01' = day", ["2024-01-01", "2024-01-01 00:00:00", "2024-01-01T00:00:00.5"]),
+        ("(day) in ('2024-01-01')", ["2024-01-01", "2024-01-01 00:00:00", "2024-01-01T00:00:00.5"]),
+        ("day between '2024-01-01' and '2024-01-01' and day < '2024-01-02' and day = '2024-01-02'", []),
+        ("day = '2024-W01-1'", ["2024-W01-1"]),
+        ("day = '2024-1-1'", ["2024-1-1"]),
+    ],
+)
+def test_a_date_that_is_stored_in_another_way_is_that_date(text: str, found: list[str]) -> None:
+    """So the metastore's databases read it; `=` and IN look at the partition's name too, which begins otherwise."""
+    stored = ["2024-01-01", "2024-1-1", "2024-01-01 00:00:00", "2024-01-01T00:00:00.5", "2024-W01-1", "2024-13-1", "no"]
+    matches = parse_filter(text, [PartitionKey("day", "date")])
+    assert [value for value in stored if matches([value])] == found
+
+
+def test_a_number_that_is_stored_with_zeros_before_it_is_that_number() -> None:
+    """Of such a partition the metastore's `=` and IN find nothing, which helps nobody."""
+    row = ["", "08", "", "", "", ""]
+    assert passes("hr = 8 and hr >= 8 and (hr) in (7, 8) and hr < 9", row)
+    assert not passes("hr <> 8 or (hr) not in (8)", row)
+
+
+@pytest.mark.parametrize(
     ("text", "at"),
     [
         ("", 1),
@@ -117,6 +145,12 @@ def test_a_filter_with_a_timestamp_or_a_date_that_is_none_compares_texts(text: s
         ("hr not 1", 8),
         ("(" * 200 + "hr = 1" + ")" * 200, 102),
         ("hr = 99999999999999999999", 6),
+        ("day = date '2024-W01-1'", 12),
+        ("day = date '２０２４-01-01'", 12),
+        ("at = timestamp '2024-01-01'", 16),
+        ("at = timestamp '2024-01-01T00:00:00'", 16),
+        ("at = timestamp '20240101'", 16),
+        ("at = timestamp '2024-01-01 24:00:00'", 16),
         (r"ds like 'a\b'", 9),
         (r"ds like 'a\\\'", 9),
     ],
