@@ -17,7 +17,13 @@ from stream.sources.mariadb.binlog.coalesce import TransactionRows
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
 from stream.sources.mariadb.binlog.rows import TableDecoder
-from stream.sources.mariadb.binlog.table_map import TIMESTAMP2, MappedColumn, TableMap, parse_table_map
+from stream.sources.mariadb.binlog.table_map import (
+    SIMPLE_PRIMARY_KEY,
+    TIMESTAMP2,
+    MappedColumn,
+    TableMap,
+    parse_table_map,
+)
 from stream.sources.mariadb.binlog.unlogged import StatementTables
 from stream.sources.mariadb.cascades.family import Family
 from stream.sources.mariadb.cascades.foreign_keys import Cascades
@@ -125,6 +131,13 @@ def test_a_table_without_a_key_of_which_a_column_cannot_be_decoded_is_not_told()
     log: Any = Log([gtid(5), *written, XID, gtid(6), *written, XID], lambda: 0)
     given = BinlogReader(log, schema, MARIADB.start, keeps_keyless=True).transactions()
     assert [[*each.changes] for each in (next(given), next(given)) if each is not None] == [[], []]
+
+
+def test_a_unique_key_that_the_server_takes_for_the_primary_one_keeps_no_row_back() -> None:
+    """The log names the first one over NOT NULL columns where a table has none; nothing else tells of it."""
+    mapped, written = changed("keyless", INSERTS, row(1, b"x"))
+    mapped += bytes((SIMPLE_PRIMARY_KEY, 1, 0))
+    assert [type(each) for each in changes(mapped, written, keeps_keyless=True)] == [KeylessRow]
 
 
 def test_a_table_with_too_many_rows_without_a_key_voids_no_other_one() -> None:

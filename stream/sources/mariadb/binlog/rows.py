@@ -95,7 +95,8 @@ class TableDecoder:
         are_hashes = all(each.type == FIELD_TYPE.LONGLONG and each.name.startswith(_HASH) for each in mapped[own:])
         if not are_hashes or names[:own] != [column.name for column in info.columns]:
             raise SchemaDiffers(f"{info.name} has other columns in the binlog than at the server now")
-        if table_map.primary_key != info.key_indexes:
+        # In a table without a primary key the log names a unique one over NOT NULL columns, if there is one.
+        if info.primary_key and table_map.primary_key != info.key_indexes:
             raise SchemaDiffers(f"{info.name} has another primary key in the binlog than at the server now")
         self.info = info
         self.name, self.label = info.name, info.name.encode()
