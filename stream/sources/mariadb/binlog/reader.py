@@ -339,6 +339,7 @@ class BinlogReader:
             if self._keys.family is not None:
                 self._keys.family.rolled_back()
         else:
+            self._keys.before_ddl(statement, transaction, self._position)
             self._statements.apply(statement, transaction)
         return self._commit(event) if transaction.is_standalone else None
 

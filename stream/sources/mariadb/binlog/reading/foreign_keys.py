@@ -1,15 +1,20 @@
-"""The end of a statement: what foreign keys changed by it without logging it becomes void."""
+"""What foreign keys changed without logging it becomes void: at a statement's end, or at DDL of a backlog."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from stream.sources.mariadb.binlog import events
 from stream.sources.mariadb.binlog.mysql import events as mysql_events
 from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
+from stream.sources.mariadb.binlog.statements import Statement
 from stream.sources.mariadb.binlog.unlogged import StatementTables
 from stream.sources.mariadb.cascades.family import Family
 from stream.sources.mariadb.cascades.foreign_keys import Cascades
 from stream.sources.mariadb.gtid import Gtid, GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
+
+_OF_BEFORE: Final = "a foreign key of before this DDL, which is not known, may have changed rows"
 
 
 class ForeignKeys:
@@ -62,6 +67,23 @@ class ForeignKeys:
                 self._void_rows(self.family, transaction, voids, position, flags)
             self.family.clear()
         statement.clear()
+
+    def before_ddl(self, statement: Statement, transaction: OpenTransaction, position: GtidPosition) -> None:
+        """Void what is below the tables that DDL names, unless the foreign keys of ``position`` are known.
+
+        A backlog may have deleted rows by others, which this one takes away or leads to another name: those of now lead
+        only on from there. MariaDB's log named the tables that were changed, MySQL's did not.
+        """
+        schema, effect = self._schema, statement.effect
+        if effect not in ("tables", "database") or type(transaction.gtid) is Gtid or schema.has_cascades_of(position):
+            return
+        names = {".".join(name) for name in statement.tables}  # "d." is a database
+        if schema.lower_case_names:
+            names = {name.lower() for name in names}
+        for parent in {key.parent for key in schema.cascades.keys}:
+            if parent in names or (effect == "database" and parent.startswith(tuple(names))):
+                for child in schema.cascades.below(parent) & schema.catalog.names:
+                    transaction.voids.setdefault(child, _OF_BEFORE)
 
     def _void_rows(
         self, family: Family, transaction: OpenTransaction, voids: dict[str, str], position: GtidPosition, flags: int
