@@ -89,7 +89,8 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
 
     def prefetch(self, path: str, start: int = 0, end: int | None = None) -> int:
         """Fetches what is not here of a file, or of a range of it; returns how many bytes those were."""
-        file = self.open_cached(path)
+        if (file := self._opened(path)) is None:
+            return 0
         return self.cache.prefetch(file, *_range(start, end, file.size))
 
     @contextmanager
@@ -139,11 +140,23 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
             return WrittenFile(
                 self.fs._open(self._strip_protocol(path), mode=mode, **kwargs), lambda: self.forget(path)
             )
-        return ReadFile(self, path, self.open_cached(path, **_only(kwargs, _READ)), self.cache)
+        if (file := self._opened(path, **_only(kwargs, _READ))) is None:
+            return self.fs.open(self._strip_protocol(path), mode)
+        return ReadFile(self, path, file, self.cache)
+
+    def _opened(self, path: str, **given: Any) -> OpenFile | None:
+        """As `open_cached`; None of a file whose store does not say how long it is: it is read there."""
+        try:
+            return self.open_cached(path, **given)
+        except ByteCacheError as error:
+            if error.code != "no_length":
+                raise
+            return None
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         """The bytes of a range; negative places count from the end."""
-        file = self.open_cached(path)
+        if (file := self._opened(path)) is None:
+            return self.fs.cat_file(self._strip_protocol(path), start=start, end=end)  # type: ignore[no-any-return]
         return self.cache.read(file, *_range(start, end, file.size))
 
     def cat_ranges(
@@ -162,9 +175,7 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
         for path in dict.fromkeys(paths):
             places = [i for i, each in enumerate(paths) if each == path]
             try:
-                file = self.open_cached(path)
-                ranges = [_range(begin[i], stop[i], file.size) for i in places]
-                answers: Sequence[Any] = self.cache.read_many(file, ranges)
+                answers: Sequence[Any] = self._cat_ranges_of(path, [(begin[i], stop[i]) for i in places])
             except Exception as error:
                 if on_error != "return":
                     raise
@@ -172,6 +183,13 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
             for i, answer in zip(places, answers, strict=True):
                 found[i] = answer
         return found
+
+    def _cat_ranges_of(self, path: str, ranges: Sequence[tuple[int | None, int | None]]) -> list[bytes]:
+        """As `cat_ranges`, of one file."""
+        if (file := self._opened(path)) is None:
+            stripped = self._strip_protocol(path)
+            return [self.fs.cat_file(stripped, start=start, end=end) for start, end in ranges]
+        return self.cache.read_many(file, [_range(start, end, file.size) for start, end in ranges])
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         """As the store says; of a file that never changes and is known here, without asking it."""

@@ -47,7 +47,7 @@ class ByteCache:
     ) -> OpenFile:
         """The version of ``path`` that the store has now, or the one that the caller knows (``identity``).
 
-        Raises the store's errors.
+        Raises `ByteCacheError` ``no_length``, and the store's errors.
         """
         options = options or ReadOptions()
         place = self.place_of(path) if not options.bypass else None
@@ -58,9 +58,11 @@ class ByteCache:
         if identity is None:
             tallies.mine().identity_calls += 1
             identity = source.identity(path, options.deadline_s)
+        if identity.size < 0:  # it would be read as an empty one
+            raise ByteCacheError("no_length", f"{path}: the store does not say how long the file is")
         entry = None
         trusted = identity.settled or options.immutable
-        if place is not None and identity.version and trusted and 0 <= identity.size < SIZE_MAX:
+        if place is not None and identity.version and trusted and identity.size < SIZE_MAX:
             entry = place.enter(path, options.tagged(identity.version), identity.size, options.scope)
         return OpenFile(path, identity, source, options, place, entry, tallies)
 

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 class Identity(NamedTuple):
     """Which bytes a path has now. ``version``: its ETag, else mtime in ns and size; empty: it can't be cached.
 
+    ``size``: negative where the store does not say it.
     ``settled``: False while the file may still get other bytes under this version: it is not cached yet.
     ``changed``: when, as the store says; no part of the version, but of the proof that nothing changed during a fetch.
     An ETag alone is none: a file that was replaced and put back meanwhile has its old one again.

@@ -67,8 +67,6 @@ class Files:
         began = monotonic()
         try:
             opened = await self._run(uri, lambda: self._open_now(root, uri))
-            if opened.size < 0:
-                raise ReadError("source_failed", f"{uri}: the store does not say how long the file is")
         except BaseException:
             self._open -= 1
             raise
@@ -95,6 +93,8 @@ class Files:
             running.exception()  # told to nobody
 
     def _open_now(self, root: str, uri: str) -> Any:
+        from serving.bytecache.filesystem.file import ReadFile
+
         if scheme_of(uri) == "file":  # links may lead out of the root
             real = os.path.realpath(uri.removeprefix("file://"))
             above = os.path.realpath(root.removeprefix("file://"))
@@ -103,7 +103,8 @@ class Files:
             if not os.path.isfile(real):
                 raise FileNotFoundError(uri)
             uri = f"file://{real}"
-        return self._stores[root].open(uri)
+        store = self._stores[root]
+        return ReadFile(store, uri, store.open_cached(uri), store.cache)
 
     def _counts(self) -> tuple[dict[str, Any], list[Any]]:
         cache = next(iter(self._stores.values())).cache
@@ -128,6 +129,8 @@ class Files:
         except Exception as error:
             if isinstance(error, FreshetError) and error.code == "file_changed":
                 raise ReadError("file_changed", str(error)) from error
+            if isinstance(error, FreshetError) and error.code == "no_length":
+                raise ReadError("source_failed", f"{uri}: the store does not say how long the file is") from error
             _log.warning("a remote file can't be read", uri=uri, error=f"{type(error).__name__}: {error}")
             code = "source_unreachable" if isinstance(error, ConnectionError | TimeoutError) else "source_failed"
             raise ReadError(code, f"{uri}: {type(error).__name__}") from error

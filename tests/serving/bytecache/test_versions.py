@@ -66,6 +66,23 @@ class FarFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return FarFile(self, path, mode, block_size or "default")
 
 
+class Lengthless(AbstractFileSystem):  # type: ignore[misc]
+    """A store of one file, of which it does not say how long it is, as HTTP servers that send it in chunks."""
+
+    protocol = "lengthless"
+    cachable = False
+    content = b"hello world"
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        return {"name": path, "size": None, "type": "file", "ETag": "one"}
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:  # noqa: ARG002
+        return self.content[start:end]
+
+    def _open(self, path: str, mode: str = "rb", block_size: Any = None, **_: Any) -> Any:  # noqa: ARG002
+        return io.BytesIO(self.content)
+
+
 @pytest.fixture
 def dirs(tmp_path: Path) -> Iterator[tuple[str]]:
     """An empty cache directory."""
@@ -242,3 +259,21 @@ def test_what_was_read_during_a_change_that_failed_is_forgotten(dirs: tuple[str]
     with pytest.raises(OSError, match="lost"):
         fs.pipe_file(path, b"whole")
     assert fs.cat_file(path) == b"whole"
+
+
+def test_a_file_of_unknown_length_is_read_from_its_store(dirs: tuple[str], tmp_path: Path) -> None:
+    """It can't be cached, and is not empty: whoever asks the cache itself is told."""
+    fs = FreshetFileSystem(fs=Lengthless(), dirs=dirs)
+    assert fs.cat_file("/a") == b"hello world"
+    assert fs.cat_file("/a", 2, -3) == b"llo wo"
+    assert fs.cat_ranges(["/a", "/a"], [0, 6], [5, 11]) == [b"hello", b"world"]
+    with fs.open("/a") as file:
+        assert file.read() == b"hello world"
+    with fs.open("/a", "rt") as text:
+        assert text.read() == "hello world"
+    fs.get_file("/a", str(tmp_path / "a"))
+    assert (tmp_path / "a").read_bytes() == b"hello world"
+    assert fs.prefetch("/a") == 0
+    with pytest.raises(ByteCacheError, match="how long") as unknown:
+        fs.open_cached("/a")
+    assert unknown.value.code == "no_length"

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from serving.bytecache.filesystem.remote import Remote
+from serving.bytecache.reading.source import Identity
 from serving.bytecache.shared.opening import close_caches
 from serving.errors import ReadError
 from serving.http.bytes.files import Files
@@ -115,6 +117,20 @@ def test_a_file_that_is_gone_before_its_first_byte_gives_its_place_back(
         with pytest.raises(ReadError) as failed:
             await answer.send(nobody_leaves, takes)
         assert (failed.value.code, files._open) == ("file_not_found", 0)
+
+    told(story)
+
+
+def test_a_file_of_unknown_length_is_refused_and_holds_no_place(
+    file: Path, told: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer names the length of the file, so that ranges of it can be asked for."""
+    monkeypatch.setattr(Remote, "identity", lambda *_: Identity("", -1))
+
+    async def story(front: Front, files: Files) -> None:
+        with pytest.raises(ReadError, match="how long") as refused:
+            await get_bytes(front, BytesParameters(f"file://{file}"), None)
+        assert (refused.value.code, files._open) == ("source_failed", 0)
 
     told(story)
 
