@@ -45,6 +45,8 @@ HEAD: Final = Struct("<QQIIHBxIQ16xQ")
 """number, unit, present blocks as bits, expiry (s since 1970, 0: none), key, value, stored at (s), sequence, check."""
 HEAD_READ: Final = Struct("<QQIIH")
 """What a read needs of it."""
+EXPIRES_MAX: Final = (1 << 32) - 1
+"""The last second that a head can name: what would expire later does so then."""
 HEAD_BITS: Final = 6
 HEAD_BYTES: Final = 1 << HEAD_BITS
 EMPTY_HEAD: Final = bytes(HEAD_BYTES)

@@ -30,6 +30,7 @@ from serving.bytecache.disk.layout import (
     BLOCK,
     BLOCKS,
     EMPTY_HEAD,
+    EXPIRES_MAX,
     EXTENT,
     EXTENT_BITS,
     FILES,
@@ -208,6 +209,7 @@ class Shard:
     def _put(self, file: CachedFile, first: int, data: memoryview, value: Value, expires: int) -> int:
         unit = (first // BLOCKS << 1) + (value >= Value.INDEX)
         key = file.number << UNIT_BITS | unit
+        expires = min(max(1, expires), EXPIRES_MAX) if expires else 0
         with self._lock:
             self.write_s = 0.0
             self._drain()

@@ -56,7 +56,7 @@ class WriteCounts:
 
 
 class Writers:
-    """Threads that store. Neither ``store`` nor ``tend`` may raise: it would end a thread for good."""
+    """Threads that store. Where ``store`` raises, it is dropped; ``tend`` may not raise: it would end a thread."""
 
     def __init__(self, store: Callable[[Write], None], tend: Callable[[], None], threads: int, limit: int) -> None:
         """``limit``: bytes that may wait. ``tend`` is called about every `TEND_S`."""
@@ -152,10 +152,15 @@ class Writers:
                 continue
             if write is None:
                 return
+            failed = False
             try:
                 self._store(write)
+            except Exception:  # noqa: BLE001 - a defect: without its threads nothing more would be stored
+                failed = True
             finally:
                 with self._changed:
+                    if failed:
+                        self.dropped(write)
                     self.counts.waiting_bytes -= len(write.data)
                     for block in write.blocks:
                         self._waiting.pop((write.file.number, block), None)

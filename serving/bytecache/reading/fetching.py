@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from serving.bytecache.disk.layout import BLOCK, UNIT_BITS
+from serving.bytecache.disk.layout import BLOCK, EXPIRES_MAX, UNIT_BITS
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.policy.admission import Admission, Everything
 from serving.bytecache.policy.locality import SPLIT_BITS, ranked
@@ -151,7 +151,7 @@ class Fetch:
         file, place, options = self._file, self._file.place, self._file.options
         assert place is not None
         assert file.entry is not None
-        expires = int(time.time()) + options.ttl_s if options.ttl_s else 0
+        expires = min(int(time.time()) + options.ttl_s, EXPIRES_MAX) if options.ttl_s else 0
         if runs and runs[-1][0].stop * BLOCK >= file.identity.size:
             start = footer_start(file.identity.size, runs[-1][1])
             file.index_from = None if start is None else start // BLOCK

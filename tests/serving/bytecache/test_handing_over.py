@@ -17,7 +17,7 @@ from serving.bytecache.disk.directory import Directory, DirectoryOptions
 from serving.bytecache.disk.layout import BLOCK
 from serving.bytecache.policy.pools import Value
 from serving.bytecache.reading.cache import ByteCache
-from serving.bytecache.reading.files import OpenFile
+from serving.bytecache.reading.files import OpenFile, ReadOptions
 from serving.bytecache.shared.attached import Attached
 from serving.bytecache.shared.joined import Joined
 from serving.bytecache.shared.protocol import OwnerGoneError, Store
@@ -270,3 +270,14 @@ def test_what_comes_of_a_file_that_was_forgotten_meanwhile_is_claimed_no_more(pa
     pair.attached.keep(file.entry, 0, memoryview(bytes(2 * BLOCK)), Value.NORMAL, 0)
     assert pair.attached.writers.flush(PATIENCE_S)
     assert [pair.owner.flights.under_way(file.entry.number, block) for block in (0, 1)] == [None, None]
+
+
+def test_what_lives_for_centuries_is_handed_over(pair: Pair) -> None:
+    """Longer than a message or a head can say: it is stored, and the thread that hands over lives on."""
+    cache = ByteCache([pair.other])
+    file = cache.open(pair.store, "a", ReadOptions(ttl_s=10**30))
+    assert file.entry is not None
+    for i in range(2):
+        assert cache.read(file, i * BLOCK, i * BLOCK + 10) == b"a" * 10
+        assert pair.attached.writers.flush(PATIENCE_S)
+        assert pair.directory.block(file.entry, i) == b"a" * BLOCK

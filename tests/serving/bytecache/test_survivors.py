@@ -5,9 +5,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from serving.bytecache.disk.layout import BLOCK
+from serving.bytecache.disk.directory import Directory
+from serving.bytecache.disk.layout import BLOCK, EXPIRES_MAX
+from serving.bytecache.disk.names import CachedFile
+from serving.bytecache.disk.writing import Write, Writers
 from serving.bytecache.policy.pools import Value
-from tests.serving.bytecache.stores import MIB, open_directory
+from serving.bytecache.reading.files import ReadOptions
+from tests.patience import PATIENCE_S
+from tests.serving.bytecache.stores import MIB, DirectoryStore, cache_of, open_directory
 
 
 def test_an_extent_that_leaves_for_its_own_next_block_promises_no_earlier_one(tmp_path: Path) -> None:
@@ -55,3 +60,45 @@ def test_a_hit_of_another_process_counts_once(tmp_path: Path) -> None:
         shard.tend()
     assert (shard._heat[slot], shard._kept_heat[slot]) == (0, 1)
     directory.close()
+
+
+def test_a_life_of_centuries_ends_with_what_a_head_can_name(store: DirectoryStore, directory: Directory) -> None:
+    """What is kept that long is kept, and no writer ends of it."""
+    store.put("a", b"a" * MIB)
+    cache = cache_of(directory)
+    file = cache.open(store, "a", ReadOptions(ttl_s=10**30))
+    assert file.entry is not None
+    for i in range(8):  # more than there are writers
+        cache.read(file, i * BLOCK, i * BLOCK + 10)
+        assert directory.writers.flush(PATIENCE_S)
+        assert directory.block(file.entry, i) == b"a" * BLOCK
+    shard = directory.shard_of(file.entry.number, 0)
+    assert {shard._head(slot).expires for slot in shard.table.values()} == {EXPIRES_MAX}
+
+
+def test_a_directory_takes_any_expiry_of_another_process(directory: Directory) -> None:
+    """Its version may be another one: what it says must not end the thread that serves it."""
+    file = directory.enter("a", "1", MIB)
+    assert file is not None
+    directory.store(file, 0, memoryview(bytes(BLOCK)), Value.NORMAL, EXPIRES_MAX + 1)
+    assert directory.block(file, 0) == bytes(BLOCK)
+    directory.store(file, 1, memoryview(bytes(BLOCK)), Value.INDEX, -1)
+    assert directory.block(file, 1) is None
+
+
+def test_a_write_that_fails_is_counted_and_the_next_one_is_stored() -> None:
+    """Whatever it raises: without its threads the cache would store nothing more, and say nothing."""
+    stored: list[int] = []
+
+    def store(write: Write) -> None:
+        if not write.first:
+            raise ValueError("a defect")
+        stored.append(write.first)
+
+    writers = Writers(store, lambda: None, 1, MIB)
+    file = CachedFile(1, "a", "1", MIB, "", 0)
+    for first in range(2):
+        assert writers.submit(Write(file, first, memoryview(bytes(BLOCK)), Value.NORMAL, 0))
+    assert writers.flush(PATIENCE_S)
+    assert (stored, writers.counts.dropped, writers.counts.dropped_bytes) == ([1], 1, BLOCK)
+    writers.close()
