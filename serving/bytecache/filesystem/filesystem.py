@@ -192,11 +192,12 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
         return self.cache.read_many(file, [_range(start, end, file.size) for start, end in ranges])
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """As the store says; of a file that never changes and is known here, without asking it."""
+        """As the store says; of a file that never changes and is known here under its tag, without asking it."""
         stripped = self._strip_protocol(path)
         if self._read_options.immutable:
             place = self.cache.place_of(name := name_of(self.fs, stripped))
-            if place is not None and (known := place.known(name)) is not None:
+            known = place.known(name) if place is not None else None
+            if known is not None and self._read_options.bare(known.version) is not None:
                 return {"name": stripped, "size": known.size, "type": "file"}
         return self.fs.info(stripped, **kwargs)  # type: ignore[no-any-return]
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from fsspec.implementations.local import LocalFileSystem
+
 from serving.bytecache.disk.directory import Directory
+from serving.bytecache.filesystem.filesystem import FreshetFileSystem
 from serving.bytecache.reading.files import ReadOptions
+from serving.bytecache.shared.opening import close_caches
 from tests.serving.bytecache.stores import DirectoryStore, cache_of
 
 
@@ -50,3 +56,24 @@ def test_a_version_of_another_tag_is_not_the_stores() -> None:
     for version in (plain.tagged("v"), ReadOptions(tag="a").tagged("v")):
         assert tagged.bare(version) is None
     assert plain.bare(tagged.tagged("v")) is None
+
+
+def test_the_size_of_a_file_of_another_tag_is_not_told(tmp_path: Path) -> None:
+    """Who reads as many bytes as the old table's file had reads a part of the new one, or beyond its end."""
+    path = tmp_path / "part-0"
+    store = LocalFileSystem()
+
+    def tagged(tag: str) -> FreshetFileSystem:
+        return FreshetFileSystem(fs=store, dirs=(f"{tmp_path}/cache:64MiB",), tag=tag, immutable=True)
+
+    try:
+        path.write_bytes(b"old")
+        assert tagged("7").cat_file(str(path)) == b"old"
+        path.write_bytes(b"longer")
+        assert tagged("7").info(str(path))["size"] == 3  # the caller's promise
+        assert tagged("8").info(str(path))["size"] == tagged("8").size(str(path)) == 6
+        assert tagged("8").cat_file(str(path)) == b"longer"
+        path.unlink()
+        assert tagged("8").size(str(path)) == 6
+    finally:
+        close_caches()
