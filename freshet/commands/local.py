@@ -257,18 +257,19 @@ def _running(home: Path) -> dict[str, ServerRecord]:
     return {server.name: server for server in read_state(_state_file(home)) if server.process() is not None}
 
 
-def ended_servers() -> list[str]:
-    """The names of the servers that ``up`` started and that run no more, though nobody has stopped them."""
+def ended_servers() -> dict[str, int]:
+    """Name → port of the servers that ``up`` started and that run no more, though nobody has stopped them."""
     from freshet.local.cache import exclusive
     from freshet.local.state import read_state
 
     home = _home()
 
-    def ended() -> list[str]:
-        return [server.name for server in read_state(_state_file(home)) if server.process() is None]
+    def ended() -> dict[str, int]:
+        left = [server for server in read_state(_state_file(home)) if server.process() is None]
+        return {server.name: int(server.address.rpartition(":")[2]) for server in left}
 
     if not ended():
-        return []
+        return {}
     with exclusive(home / "lock"):  # `down` stops them before it says so
         return ended()
 

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
@@ -28,8 +28,8 @@ OWN: Final = "up"
 COLOURS: Final = (36, 33, 35, 32, 34)
 LOOK_S: Final = 1.0
 """How often it looks whether its servers run."""
-START_AGAIN_S: Final = 10.0
-"""How long it waits after a server could not be started again."""
+START_AGAIN_S: Final = 3.0
+"""How long it waits after a server could not be started again. One that was killed keeps its port for a moment."""
 
 Say: TypeAlias = Callable[[str], None]
 
@@ -84,7 +84,7 @@ class LocalServers:
         from freshet.commands.local import USUAL
 
         print(f"{OWN} | starting {' and '.join(USUAL)}; the first time they are downloaded", file=sys.stderr)
-        self._start(USUAL, lambda line: print(f"{OWN} | {line}", file=sys.stderr))
+        self._start(dict.fromkeys(USUAL), lambda line: print(f"{OWN} | {line}", file=sys.stderr))
 
     def tend(self, say: Say) -> None:
         """Starts again what has ended by itself. To be called often; it may take as long as a start."""
@@ -112,10 +112,11 @@ class LocalServers:
             with stopping_on_signals(lambda: None):  # it ends by itself, soon
                 stop_servers(sorted(self._started))
 
-    def _start(self, names: Sequence[str], say: Say) -> None:
+    def _start(self, names: Mapping[str, int | None], say: Say) -> None:
+        """``names``: with the port that each must have, if others know it by that."""
         from freshet.commands.local import start_servers
 
-        servers, started = start_servers(names, detached=False)
+        servers, started = start_servers([*names], names, detached=False)
         self._started.update(started)
         for server in servers:
             if server.name in names:

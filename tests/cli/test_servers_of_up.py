@@ -38,12 +38,14 @@ class Starts:
     """Starts of servers: which were asked for, and an error for as long as one is set."""
 
     def __init__(self) -> None:
-        self.asked: list[list[str]] = []
+        self.asked: list[dict[str, int | None]] = []
         self.error: LocalServerError | None = None
 
-    def __call__(self, wanted: list[str], *, detached: bool) -> tuple[list[ServerRecord], list[str]]:
+    def __call__(
+        self, wanted: list[str], ports: dict[str, int | None], *, detached: bool
+    ) -> tuple[list[ServerRecord], list[str]]:
         assert not detached
-        self.asked.append(list(wanted))
+        self.asked.append({name: ports[name] for name in wanted})
         if self.error is not None:
             raise self.error
         return [ServerRecord(name, 1, 0.0, f"{name}:1", "", "its.log") for name in ("kafka", "mariadb")], list(wanted)
@@ -84,13 +86,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_what_ended_by_itself_is_told_from_what_was_stopped(servers: dict[str, subprocess.Popen[bytes]]) -> None:
     """`freshet local down` in another terminal means it."""
-    assert ended_servers() == []
+    assert ended_servers() == {}
     servers["mariadb"].kill()
     servers["mariadb"].wait()
-    assert ended_servers() == ["mariadb"]
+    assert ended_servers() == {"mariadb": 1}
     assert stop_servers(["mariadb"]) == []
     assert stop_servers(["kafka"]) == ["kafka"]
-    assert ended_servers() == []
+    assert ended_servers() == {}
 
 
 def test_a_server_that_ended_is_started_again_and_ended_with_the_rest(
@@ -115,7 +117,7 @@ def test_a_server_that_ended_is_started_again_and_ended_with_the_rest(
     assert starts.asked == []  # it has just looked
     clock.now += LOOK_S
     running.tend(said.append)
-    assert starts.asked == [["mariadb"]]
+    assert starts.asked == [{"mariadb": 1}]  # at its port, by which the parts know it
     assert said == ["mariadb ended; starting again on the same data", "mariadb at mariadb:1; log: its.log"]
     assert "port = 8481" in (tmp_path / "freshet.toml").read_text()
     running.end()
@@ -134,12 +136,12 @@ def test_a_server_that_does_not_start_again_is_tried_until_it_does(
     running.tend(said.append)
     clock.now += START_AGAIN_S - 0.1
     running.tend(said.append)
-    assert starts.asked == [["kafka"]]
-    assert said[1:] == ["no space; trying again in 10 s"]
+    assert starts.asked == [{"kafka": 1}]
+    assert said[1:] == ["no space; trying again in 3 s"]
     starts.error = None
     clock.now += 0.1
     running.tend(said.append)
-    assert starts.asked == [["kafka"], ["kafka"]]
+    assert starts.asked == [{"kafka": 1}, {"kafka": 1}]
     assert said[-1] == "kafka at kafka:1; log: its.log"
 
 
