@@ -85,6 +85,13 @@ class Extents:
         found, found_unit, bits, expires, _ = _head(self._heads, slot << HEAD_BITS)
         return int(bits) if found == number and found_unit == unit and not 0 < expires <= time() else 0
 
+    def prune(self) -> None:
+        """Takes out of ``table`` what has left its slot, where nobody else does: in an attached process."""
+        for key in list(self.table):
+            slot = self.table.get(key)
+            if slot is not None and _head(self._heads, slot << HEAD_BITS)[:2] != divmod(key, 1 << UNIT_BITS):
+                self.table.pop(key, None)
+
     def read(self, file: CachedFile, unit: int, start: int, end: int) -> bytes | None:
         """The bytes from ``start`` to ``end`` of a file, which lie in ``unit``; None if not all are here.
 

@@ -60,6 +60,8 @@ SETTLE_S: Final = 30.0
 HEAT_MAX: Final = 255
 HANDING_OVER: Final = 1
 """Threads."""
+LEARNED_MIN: Final = 4_096
+"""So many places of extents may be known, also of such as have left."""
 R = TypeVar("R")
 
 
@@ -100,6 +102,7 @@ class Attached(DiskReads):
             os.close(heat)
             shards.append(Extents(memory, sums, data, by_index, self._salt, self._tell_hits))
         self._extents = shards
+        self._learned_max = LEARNED_MIN
         self._close_files = weakref.finalize(self, _close, [file for i, file in enumerate(files) if i % 4 > 1])
         self.writers = Writers(self._hand_over, self._tell_hits, HANDING_OVER, write_buffer)
 
@@ -232,6 +235,10 @@ class Attached(DiskReads):
         for unit, slot in slots:
             shard = self._extents[(number + (unit >> 1)) % len(self._extents)]
             shard.table[number << UNIT_BITS | unit] = slot
+        if sum(len(shard.table) for shard in self._extents) > self._learned_max:
+            for shard in self._extents:
+                shard.prune()
+            self._learned_max = max(LEARNED_MIN, 2 * sum(len(shard.table) for shard in self._extents))
 
     def _tell_hits(self) -> None:
         """Counts hits where the owner sees them."""

@@ -281,3 +281,21 @@ def test_what_lives_for_centuries_is_handed_over(pair: Pair) -> None:
         assert cache.read(file, i * BLOCK, i * BLOCK + 10) == b"a" * 10
         assert pair.attached.writers.flush(PATIENCE_S)
         assert pair.directory.block(file.entry, i) == b"a" * BLOCK
+
+
+def test_what_has_left_the_directory_is_not_remembered_for_ever(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that lives for months would have a place for each extent that it ever fetched."""
+    monkeypatch.setattr("serving.bytecache.shared.attached.LEARNED_MIN", 8)
+    pair.attached._learned_max = 8
+    (shard,) = pair.attached._extents
+    kept = pair.attached.enter("kept", "1", BLOCK, "")
+    assert kept is not None
+    pair.attached.keep(kept, 0, memoryview(b"k" * BLOCK), Value.NORMAL, 0)
+    for version in range(60):  # each forgets the one before
+        entry = pair.attached.enter("a", str(version), BLOCK, "")
+        assert entry is not None
+        pair.attached.keep(entry, 0, memoryview(bytes(BLOCK)), Value.NORMAL, 0)
+        assert pair.attached.writers.flush(PATIENCE_S)
+        assert pair.attached.read(entry, 0, 10) == bytes(10)
+    assert len(shard.table) < 30
+    assert pair.attached.read(kept, 0, 10) == b"k" * 10
