@@ -30,16 +30,17 @@ class Beginning:
         if not is_known and self.others is not None:
             self.shards.setdefault(shard, self.others)
 
-    def leaves_out(self, item: Transaction, *, is_known: bool) -> bool:
-        """Whether it lies before the beginning of its shard. Once one does not, nothing of the shard does."""
+    def told(self, item: Transaction, *, is_known: bool) -> Transaction | None:
+        """What of it does not lie before the beginning of its shard. Once there is some, nothing of the shard does."""
         self.pass_over(item.shard, is_known=is_known)
         skip = self.shards.get(item.shard)
         if skip is None:
-            return False
-        if skip.leaves_out(item.place, item.position, item.timestamp):
-            return True
+            return item
+        events = skip.told(item.place, item.position, item.timestamp, item.events)
+        if events is None:
+            return None
         del self.shards[item.shard]
-        return False
+        return item if events is item.events else replace(item, events=events, cached={})
 
     def reached(self, watermark: Watermark, known: Mapping[str, Place]) -> Mapping[str, Mark]:
         """The marks of the shards that have come to their beginning."""

@@ -361,8 +361,8 @@ class Reading:
         """What is new of ``items``, up to where a shard is over: who went on behind that would never be told of it."""
         told = []
         for item in items:
-            if self._is_new(item):
-                told.append((item, self._pass(item)))
+            if self._is_new(item) and (rest := self._after_beginning(item)) is not None:
+                told.append((rest, self._pass(rest)))
             if self._is_over:
                 break
         return told
@@ -385,12 +385,16 @@ class Reading:
             return False
         if not isinstance(item, Transaction):
             return True
-        if item.place <= self._places.get(item.shard, NOWHERE):
-            return False
-        if self._follower is None and self._beginning.leaves_out(item, is_known=item.shard in self._places):
+        return item.place > self._places.get(item.shard, NOWHERE)
+
+    def _after_beginning(self, item: Item) -> Item | None:
+        """What of a new item does not lie before the beginning."""
+        if self._follower is not None or not isinstance(item, Transaction):
+            return item
+        told = self._beginning.told(item, is_known=item.shard in self._places)
+        if told is None:
             self._places[item.shard] = item.place
-            return False
-        return True
+        return told
 
     def _pass(self, item: Item) -> Checkpoint:
         if isinstance(item, Transaction):

@@ -358,17 +358,17 @@ class Assembler:
         last = max(piece.last for piece in parts)
         position = next((piece.position for piece in parts if piece.position), gtid)
         head = parts[0]
-        if shard.skip is not None:
-            if shard.skip.leaves_out(last, position, head.timestamp):
-                shard.done = last
-                return None
-            shard.skip = None
         shard.done = last
         if len(parts) == 1:
             events: Sequence[Event] = head.events
         else:
             by_ordinal = {event.ordinal: event for piece in parts for event in piece.events}  # said to all partitions
             events = [by_ordinal[ordinal] for ordinal in sorted(by_ordinal)]
+        if shard.skip is not None:
+            told = shard.skip.told(last, position, head.timestamp, events)
+            if told is None:
+                return None
+            shard.skip, events = None, told
         size = sum(piece.size for piece in parts)
         return Transaction(name, last, gtid, position, head.timestamp, head.origin, events, self.checkpoint, size)
 

@@ -6,11 +6,12 @@ first transaction is given out nothing is dropped any more, whatever its time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from stream.changes.checkpoint import Checkpoint, Place
+from stream.changes.items import KEYLESS, Event, RecordEvent
 from tokens import Order, Position
 
 
@@ -19,36 +20,60 @@ class FromTime(NamedTuple):
 
     timestamp: int
 
-    def leaves_out(self, place: Place, position: str, timestamp: int) -> bool:  # noqa: ARG002 - as `AfterPosition`
-        """Whether a transaction at this place is left out. Once it says no, it is not asked again."""
-        return timestamp < self.timestamp
+    def told(
+        self,
+        place: Place,  # noqa: ARG002 - as `AfterPosition`
+        position: str,  # noqa: ARG002
+        timestamp: int,
+        events: Sequence[Event],
+    ) -> Sequence[Event] | None:
+        """What is told of a transaction at this place; None: it is left out. Once one is told, all are."""
+        return events if timestamp >= self.timestamp else None
 
-    def is_reached(self, place: Place, position: str, timestamp: int) -> bool:
+    def is_reached(self, place: Place, position: str, timestamp: int) -> bool:  # noqa: ARG002 - as `AfterPosition`
         """Whether nothing that follows this watermark is left out. ``timestamp``: the source had come to it."""
-        return not self.leaves_out(place, position, timestamp)
+        return timestamp >= self.timestamp
 
 
 class AfterPosition(NamedTuple):
     """Leave out the transactions up to a position of an epoch.
 
-    A transaction whose order to it is unknown is given out: twice is better than never.
+    A transaction whose order to it is unknown is given out: twice is better than never. So is a void of the position
+    itself: sources void tables while nothing is logged, and so after all else of that position was told.
     """
 
     epoch: int
     position: Position
 
-    def leaves_out(self, place: Place, position: str, timestamp: int) -> bool:  # noqa: ARG002 - as `FromTime`
-        """Whether a transaction with this position after it is left out."""
+    def told(
+        self,
+        place: Place,
+        position: str,
+        timestamp: int,  # noqa: ARG002 - as `FromTime`
+        events: Sequence[Event],
+    ) -> Sequence[Event] | None:
+        """What is told of a transaction with this position after it; None: it is left out."""
         if place.epoch != self.epoch:
-            return place.epoch < self.epoch
+            return events if place.epoch > self.epoch else None
         order = Position.parse(position).order(self.position)
-        return order is Order.OLDER or order is Order.SAME
+        if order is Order.SAME:
+            return _from_its_void_on(events)
+        return None if order is Order.OLDER else events
 
     def is_reached(self, place: Place, position: str, timestamp: int) -> bool:  # noqa: ARG002 - as `FromTime`
         """Whether nothing that follows this watermark is left out."""
         if place.epoch != self.epoch:
             return place.epoch > self.epoch
         return Position.parse(position).order(self.position) is not Order.OLDER
+
+
+def _from_its_void_on(events: Sequence[Event]) -> Sequence[Event] | None:
+    """The events from the first void on; None without one. Rows without a key come once: they are of before it."""
+    names = [event.name if isinstance(event, RecordEvent) else "" for event in events]
+    if "TableVoid" not in names:
+        return None
+    first = names.index("TableVoid")
+    return [event for event, name in zip(events[first:], names[first:], strict=True) if name != KEYLESS]
 
 
 LeavesOut: TypeAlias = FromTime | AfterPosition

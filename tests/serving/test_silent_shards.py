@@ -9,7 +9,7 @@ import pytest
 from serving.streams.beginning import Beginning
 from serving.streams.reading import FromNow, FromSecond, FromVector, Reading, Streams
 from stream.changes.checkpoint import Checkpoint, Place
-from stream.changes.items import Mark, Transaction, Watermark
+from stream.changes.items import Mark, RecordEvent, RowEvent, Transaction, Watermark
 from stream.changes.start import AfterPosition, FromTime, Start
 from stream.kafka.connection import KafkaCluster
 from stream.publish.publisher import Publisher
@@ -129,3 +129,16 @@ def test_a_shared_watermark_ends_the_wait_for_a_second_by_the_sources_clock() ->
         return set(beginning.reached(Watermark(marks, Checkpoint(KEYSPACE, "id", (0,), places), (0,)), places))
 
     assert [reached(BASE + after) for after in (4, 5)] == [set(), {"a"}]
+
+
+def test_a_void_of_the_position_itself_is_told_from_the_ring_too() -> None:
+    """The shared reader may have read it with the transaction of that position, of which this stream wants no row."""
+    position, checkpoint = "MariaDB/0-1-2", Checkpoint(KEYSPACE, "id", (0,))
+    row, void = RowEvent(1, b"k", VALUE, b"{}"), RecordEvent(2, "TableVoid", {"table": "shop.t", "reason": ""})
+    item = Transaction("a", Place(1, 2), position, position, BASE, "", [row, void], checkpoint, 100)
+    beginning = Beginning({"a": AfterPosition(1, Position.parse(position))})
+    item.cached["a choice"] = b"what is told of both"
+    rest = beginning.told(item, is_known=True)
+    assert rest is not None
+    assert (rest.events, rest.cached, len(item.events)) == ([void], {}, 2)
+    assert beginning.told(item, is_known=True) is item

@@ -46,7 +46,7 @@ def test_once_a_shard_has_begun_nothing_of_it_is_left_out_whatever_its_time() ->
     def left_out(number: int, second: int) -> bool:
         gtid = f"MariaDB/0-1-{number}"
         told = Transaction("a", Place(1, number), gtid, gtid, second, "", [], known, 100)
-        return beginning.leaves_out(told, is_known=True)
+        return beginning.told(told, is_known=True) is None
 
     assert [left_out(*each) for each in ((1, 8), (2, 9), (3, 8))] == [True, False, False]
     assert beginning.shards == {}

@@ -18,7 +18,18 @@ from stream.changes.start import AfterPosition, FromTime, Start
 from stream.changes.starting import _marker
 from stream.wire.batch import BatchLimits
 from stream.wire.codec import PartitionReader, decode, encode
-from stream.wire.events import ABSENT, NO_ROW, VALUE, VOID, Change, RowChange, SourceTransaction, Topology
+from stream.wire.events import (
+    ABSENT,
+    NO_ROW,
+    VALUE,
+    VOID,
+    Change,
+    KeylessRow,
+    RowChange,
+    SourceTransaction,
+    Topology,
+    VoidTable,
+)
 from stream.wire.keys import Layout, row_key
 from tests.stream.changes.topics import TINY, Log, follow, framer_of, transactions
 from tests.stream.histories import histories, record
@@ -194,13 +205,16 @@ def test_a_checkpoint_of_one_partition_that_was_read_first_leaves_out_nothing(
 def test_a_stream_from_a_position_begins_right_after_it(
     history: list[SourceTransaction], layout: Layout, choose: random.Random, number: int
 ) -> None:
-    """What follows the position comes, all of it; what is at or before it does not."""
+    """What follows the position comes, all of it; what is at or before it does not, but for a void of it."""
     history = [SourceTransaction(each.gtid, each.gtid, each.timestamp, each.changes) for each in history]
     log = logged({SHARD: history}, layout, choose)
     start = Start(log.beginning().checkpoint, {SHARD: AfterPosition(1, Position.parse(f"MariaDB/0-1-{number}"))})
-    assert list(map(seen, transactions(follow(log, start, choose)))) == [
-        told(txn) for txn in history[number:] if txn.changes
-    ]
+    expected = [told(txn) for txn in history[number:] if txn.changes]
+    own = history[number - 1].changes if number <= len(history) else ()
+    if (void := next((at for at, each in enumerate(own) if isinstance(each, VoidTable)), None)) is not None:
+        changes = [each for each in own[void:] if not isinstance(each, KeylessRow)]
+        expected.insert(0, told(replace(history[number - 1], changes=changes)))
+    assert list(map(seen, transactions(follow(log, start, choose)))) == expected
 
 
 @settings(max_examples=20)

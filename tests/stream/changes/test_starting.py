@@ -103,8 +103,8 @@ def test_where_a_shard_is_silent_nothing_is_known_to_lie_behind(
 def test_a_transaction_whose_order_to_a_position_is_unknown_is_told() -> None:
     """Twice is better than never: of another domain the position says nothing."""
     skip = AfterPosition(1, Position.parse("MariaDB/0-1-9"))
-    left_out = [skip.leaves_out(Place(1, 1), f"MariaDB/{each}", 0) for each in ("0-1-8", "0-1-9", "0-1-10", "1-1-8")]
-    assert left_out == [True, True, False, False]
+    told = [skip.told(Place(1, 1), f"MariaDB/{each}", 0, []) for each in ("0-1-8", "0-1-9", "0-1-10", "1-1-8")]
+    assert told == [None, None, [], []]
 
 
 def test_a_checkpoint_whose_anchor_has_expired_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:

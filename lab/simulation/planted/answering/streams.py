@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lab.simulation.planted.planting import Replace, Return, always, installation, leave_out, never
+from lab.simulation.planted.planting import Replace, Return, installation, leave_out, never
 from serving.changelog.files import LogFiles
 from serving.changelog.topic import LogTopic
 from serving.changelog.writing import write_log
@@ -67,8 +67,7 @@ TOLD: Final = (
     installation(
         "stream_skips_too_much",
         "a stream after a token leaves out the first transaction behind it",
-        always(Assembler._transaction, "any_shard.skip.leaves_out(any_last, any_position, any_time)"),
-        leave_out(Assembler._transaction, "any_shard.skip = None"),
+        Replace(Assembler._transaction, "any_shard.skip.told(...)", "None"),
     ),
     installation(
         "log_goes_on_without_its_checkpoint",
