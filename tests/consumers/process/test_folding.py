@@ -18,7 +18,7 @@ from consumers.process.assignment import SessionEnd
 from consumers.process.loop import RETRY_S, RETRY_S_MAX, Consumption, ConsumptionSettings
 from consumers.process.topic_search import TopicSearch
 from consumers.store.errors import DiskFullError
-from consumers.store.leader_epochs import kept_leader_epoch
+from consumers.store.leader_epochs import UNKNOWN, kept_leader_epoch
 from consumers.store.store import Commit
 from stream.kafka.connection import KafkaCluster, KafkaRequestError, KafkaUnreachable
 from stream.kafka.reader import TopicReadError
@@ -180,6 +180,7 @@ def test_a_partition_that_ends_before_newer_records_is_ready(process: Process) -
     process.consumption._fold_run(partition, [(1, marker(2, reader_version=99))], message)
     assert (partition.state, partition.ready, process.announced) == (NEWER_WIRE, True, [partition.name])
     assert (partition.position, process.calls) == (1, ["pause"])
+    assert partition.leader_epoch == UNKNOWN, "that of the message is of what is not folded"
 
 
 @pytest.mark.parametrize(("changed", "position"), [({}, 5), ({"unchecked": True}, 1), ({"state": DISK_FULL}, 1)])
@@ -315,3 +316,24 @@ def test_a_topic_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
             error.append(KafkaUnreachable("away"))
     assert seen == [False, True, False, False]
     assert search.missing == ("never",)
+
+
+@pytest.mark.parametrize(
+    ("before", "is_read", "is_ready", "is_asked"),
+    [
+        (None, True, True, True),
+        (1, True, True, True),
+        (2, True, True, False),
+        (1, False, True, False),
+        (1, True, False, False),
+    ],
+)
+def test_hot_rows_are_asked_for_where_a_table_was_voided_just_now_and_is_read_anew(
+    process: Process, before: int | None, is_read: bool, is_ready: bool, is_asked: bool
+) -> None:
+    """A void of before has been asked for; and those that a partition folds while it catches up are of long ago."""
+    scope = ("shop.items", "shop/0")
+    head = SimpleNamespace(voids={scope: Void(1, 2, "")}, backfills={scope: None} if is_read else {})
+    held: Any = SimpleNamespace(name="shop/0", ready=is_ready, store=SimpleNamespace(visible=head))
+    process.consumption._ask_for_hot(held, {scope: Void(1, before, "")} if before is not None else {})
+    assert process.asked == [("shop/0", "shop.items")] * is_asked

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -234,3 +235,13 @@ def test_a_leader_epoch_is_kept_with_the_offset_that_it_is_of(group: Group, pend
     partition.leader_epoch, partition.dead_letters_pending = 5, pending
     group.assignment.release([partition])
     assert kept_leader_epoch(partition.store.directory, partition.store.committed_offset) == epoch
+
+
+@pytest.mark.parametrize("was", ["lost", "leaving"])
+def test_a_partition_that_comes_back_counts_as_taken_just_now(group: Group, was: str) -> None:
+    """Another process may have had it in between: until this one has settled, its word stays below that one's."""
+    setattr(group.partition, was, True)
+    group.partition.taken_at = -inf
+    group.give()
+    assert list(group.ownership) == [group.partition]
+    assert group.partition.taken_at > -inf
