@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from consumers.fold.catalog_state import table_key
+from consumers.fold.catalog_state import name_key, table_key
 from consumers.owner.evidence import demand_of
 from consumers.owner.protocol import Fill, Get
-from consumers.owner.rows import answer_row, answer_rows, fill_row
-from consumers.owner.tables import answer_table
+from consumers.owner.rows import answer_row, answer_rows, fill_row, view_row
+from consumers.owner.tables import CHANGING, answer_table
 from stream.wire.events import VOID
 from tests.consumers.histories import event, frame, gtid, key, marker, start, value
 from tests.consumers.owner.test_owner_tables import NAME, at, bind, image, mark, token
@@ -114,3 +114,30 @@ def test_the_head_that_a_reader_holds_does_not_move(tmp_path: Path) -> None:
     assert store.visible.lineages["shop/0"].watermark == gtid(3)
     assert store.visible.voids
     store.close(commit=False)
+
+
+def test_an_entry_of_an_epoch_that_the_head_has_not_is_of_that_epoch(tmp_path: Path) -> None:
+    """A new history began after the head was read: by the epoch of before, its sessions would take it for theirs."""
+    owner = Owner(tmp_path)
+    owner.fold(start(), schema(2), value(1, b"old", 3), marker(3))
+    store = owner.partition.store
+    head = store.visible
+    owner.fold(start(epoch=2), value(1, b"new", 2, epoch=2), marker(2, epoch=2))
+    row = view_row(head, key(1), store.get(key(1)))
+    assert (row.image, row.epoch, row.watermark) == (b"new", 2, "")
+    store.close(commit=False)
+
+
+def test_a_table_that_was_written_since_the_head_was_read_is_changing(tmp_path: Path) -> None:
+    """A void between the two looks would not be seen: whatever is folded by now, the image may be of before it."""
+    owner = Owner(tmp_path)
+    owner.fold(
+        event("EpochStart", 1, gtid=at(1), position=at(0), reason="first_start"),
+        bind(2, 7),
+        image(3, "created", b"old", write_ids=LISTED),
+        mark(4),
+    )
+    fold_after_reading(owner, name_key(NAME), *catalog_image(5))
+    found = answer_table(owner.partition, NAME, 7, demand_of(token(4), LISTED, 7))
+    assert (found.served, found.image, found.why) == (False, None, CHANGING)
+    owner.partition.store.close(commit=False)
