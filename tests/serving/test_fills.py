@@ -71,9 +71,9 @@ def test_fills_beyond_the_bounds_are_dropped_until_others_have_ended(monkeypatch
         assert counted(metrics)["dropped"] == 3
         owner.gate.set()
         await settled()
-        fills.offer_rows("shop", 0, [row(b"1" * 10)])
+        fills.offer_rows("shop", 0, [row(b"1" * 10), row(None), row(None)])
         await settled()
-        assert len(owner.fills) == 5
+        assert len(owner.fills) == 7
         assert counted(metrics)["dropped"] == 3, "what has ended counts no more"
         await fills.close()
 

@@ -297,3 +297,35 @@ def test_equal_kin_of_a_newer_epoch_is_of_that_epoch() -> None:
         epochs.learn_kin(SHARD, epoch, kin)
         assert epochs.kin_of(SHARD, seen(SHARD, "0-1-1", epoch=epoch)) == kin
     assert epochs.kin_of(SHARD, seen(SHARD, "0-1-1", epoch=5)) == Kin()
+
+
+class Slow(Declaring):
+    """An owner that knows the topology, and answers when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.goes_on = asyncio.Event()
+
+    async def wait(self, *asked: object) -> Waited:
+        await self.goes_on.wait()
+        return await super().wait(*asked)
+
+
+def test_a_reader_that_leaves_takes_no_answer_from_those_who_ask_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait for the same round of questions, and its own request may have ended by its own time."""
+    space = RowSpace("shop", Layout(1), source=FakeRowSource(b"{}", "0-1-9"))
+    vector = seen(SHARD, "0-1-5").merge(seen(OTHER, "0-9-9"))
+
+    async def run() -> None:
+        owner, loop = Slow(), asyncio.get_running_loop()
+        owners = Network(monkeypatch, {"a:1": owner}).owners()
+        leaves, stays = (asyncio.create_task(learn_shards(owners, space, vector, loop.time() + 60)) for _ in range(2))
+        while space.epochs.asking is None:  # noqa: ASYNC110 - what is waited for is in this thread
+            await asyncio.sleep(0)
+        leaves.cancel()
+        await asyncio.wait([leaves])
+        owner.goes_on.set()
+        await stays
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+    assert unknown_shards(vector, space) == []

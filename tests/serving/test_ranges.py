@@ -146,8 +146,11 @@ def test_rows_behind_the_last_one_of_a_partition_with_more_wait_for_the_next_pag
     answer = read(first, limit=10)
     assert ids(answer) == [1, 2, 5]
     assert Page.parse(answer.page).last == row_key(TABLE.name, [7, 5])
-    down = Partitions([part(9, 5, hi=3, watermark=9, more=True)], [part(8, 2, hi=3, watermark=9)])
-    assert ids(read(down, limit=10, order_by=["-id"])) == [9, 8, 5]
+    for more in (False, True):
+        up = Partitions([part(1, 5, hi=3, watermark=9, more=True)], [part(2, 8, hi=3, watermark=9, more=more)])
+        assert ids(read(up, limit=10)) == [1, 2, 5]
+        down = Partitions([part(9, 5, hi=3, watermark=9, more=True)], [part(8, 2, hi=3, watermark=9, more=more)])
+        assert ids(read(down, limit=10, order_by=["-id"])) == [9, 8, 5]
 
 
 @pytest.mark.parametrize("order_by", [["id"], ["-id"]])

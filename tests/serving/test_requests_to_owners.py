@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from consumers.owner.protocol import GetRange, OwnerError, RangeRows
+from consumers.owner.protocol import Description, GetRange, OwnerError, RangeRows
 from serving.errors import ReadError
 from serving.locations.places import Replica
 from serving.reads.owners import OwnerAway, Owners
@@ -144,3 +144,26 @@ def test_where_all_are_needed_nobody_is_asked_if_one_has_no_owner(monkeypatch: p
     with pytest.raises(OwnerAway):
         read(network.owners(), 2)
     assert one.together == []
+
+
+@pytest.mark.parametrize(
+    ("code", "is_asked"), [("too_busy", True), ("not_owner", True), ("forbidden", True), ("owner_unreachable", False)]
+)
+def test_a_follower_that_refuses_is_asked_again(monkeypatch: pytest.MonkeyPatch, code: str, is_asked: bool) -> None:
+    """What it refuses now says nothing of its next answer. One that does not answer is left alone for a while."""
+    follower = FakeOwner()
+    network = Network(monkeypatch, {"o:1": FakeOwner(failure=AWAY), "f:1": follower})
+    owners = network.owners(followers=[Replica("f:1", "", "f")])
+
+    async def story() -> list[Description | None]:
+        found: list[Description | None] = []
+        for failure in (OwnerError("not now", code=code), None):
+            follower.failure = failure
+            try:
+                found.append(await owners.read("shop", 0, lambda client: client.describe("shop", "shop.items")))
+            except OwnerAway:
+                found.append(None)
+        await owners.close()
+        return found
+
+    assert asyncio.run(story()) == [None, follower.description if is_asked else None]
