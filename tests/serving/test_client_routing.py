@@ -299,3 +299,17 @@ def test_what_a_client_cannot_place_it_asks_any_front_for() -> None:
     assert sharing_of("other;partitions=4") is None
     assert sharing_of("xxh3_64;partitions=4;prefix=shop.a:1") is None
     assert sharing_of("xxh3_64;buckets=4096;partitions=4;x-later=1") == Sharing(4, 4096)
+
+
+def test_a_front_that_stays_away_is_tried_by_one_request_now_and_then() -> None:
+    """A try may cost all of a request's patience: after the second failure, too, others are spared it."""
+    now, homes = [100.0], [HOME, "http://second"]
+    fronts = Fronts()
+    fronts.down = {"home"}
+    with FreshetClient(homes, transport=httpx2.MockTransport(fronts)) as client:
+        client._router = Router(homes, clock=lambda: now[0])
+        for _ in range(3):
+            for _ in range(2):
+                client.get_row("shop", "items", 1)
+            now[0] += AWAY_S
+    assert fronts.of_rows() == ["home", "second", "second"] * 3

@@ -249,3 +249,37 @@ def test_an_object_of_several_pages_is_given_and_not_kept() -> None:
         found = cache.get(cast("Session", Reader(world)), "customer", 1)
         assert (len(found.rows[ORDERS]), found.from_store) == (2, False)
     assert kept(world, cache_of(world, store), 1)
+
+
+class NewerReader(Reader):
+    """Whose fronts are newer than the application: their answers bring a token that it can't read."""
+
+    newer = ""
+
+    @property
+    def token(self) -> str:
+        return ",".join(filter(None, [str(self.vector), self.newer]))
+
+    def session(self, token: str) -> Reader:
+        return NewerReader(self.world, token)
+
+    def adopt(self, token: str) -> None:
+        vector, newer = Vector.parse_known(token)
+        self.vector, self.newer = self.vector.merge(vector), ",".join(newer)
+
+    def scan(self, _: str, table: str, columns: Mapping[str, int], *, limit: int) -> Iterator[Page]:
+        yield from super().scan(_, table, columns, limit=limit)
+        self.newer = "v9.AAAA"
+
+
+def test_an_object_with_a_token_that_cannot_be_read_is_given_and_not_kept() -> None:
+    """Nobody here could tell of it what its readers have seen then: each later read of it would fail."""
+    store = DictStore()
+    world = Shop(1, store)
+    world.busy = True
+    world.invalidators[0].apply(world._watermark(world.at))
+    cache = ObjectCache(cast("FreshetClient", NewerReader(world)), store, "shop", OBJECTS)
+    for _ in range(20):
+        reader = NewerReader(world)
+        assert not cache.get(cast("Session", reader), "customer", 1).from_store
+        assert reader.newer == "v9.AAAA"

@@ -90,9 +90,17 @@ def test_the_second_commit_of_a_text_is_owed_until_its_packet_was_heard() -> Non
     assert observed == [f"{SERVER}:5", f"{SERVER}:6"]
 
 
-def test_what_was_passed_over_unread_is_told_by_no_later_packet() -> None:
-    """PyMySQL reads on before it sends the next statement, and throws away what those packets tell."""
-    connection, _, observed = tracked(packet(5, has_next=True), packet(7))
+@pytest.mark.parametrize("has_read_on", [False, True])
+def test_what_was_passed_over_unread_is_told_by_no_later_packet(has_read_on: bool) -> None:
+    """PyMySQL reads on before it sends the next statement, and throws away what those packets tell.
+
+    So it is where the results of an earlier text were all read.
+    """
+    reads = [packet(0, has_next=True), packet(0)] if has_read_on else []
+    connection, _, observed = tracked(*reads, packet(5, has_next=True), packet(7))
+    if has_read_on:
+        connection.query("SELECT 1; SELECT 2")
+        connection.next_result()
     connection.query("INSERT INTO t VALUES (1); INSERT INTO t VALUES (2)")
     connection.commit()
     connection.require_settled()

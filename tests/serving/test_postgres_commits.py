@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +12,7 @@ import pytest
 
 from serving.client import FreshetClient, Session
 from serving.client.sessions.commits import COMMIT, ROLLBACK, Asking
-from serving.client.sessions.postgres import PostgresCommits, _runs
+from serving.client.sessions.postgres import PostgresCommits, _hook, _hook_async, _runs
 from serving.client.tracked import Statement
 
 SHARD = "shop/0"
@@ -79,3 +82,71 @@ def test_a_connection_that_is_wrapped_again_tells_another_session_of_another_sha
     commits.retarget("other/1", lambda: other)
     assert carried_out(commits.ended(IN_TRANSACTION)) > 0
     assert (one.carried.unplaced, other.carried.unplaced) == ({}, {"other/1": "Postgres/1:0/5"})
+
+
+class Driver:
+    """As much of psycopg's connection as is hooked. ``end``: of the server's log, which grows with each question."""
+
+    autocommit, cursor_factory = True, object
+
+    def __init__(self) -> None:
+        self.pgconn = SimpleNamespace(pipeline_status=0, transaction_status=IDLE, send_query=self._asked)
+        self.lock = nullcontext()
+        self.rollback = self.commit = self.set_autocommit = lambda *_: None
+        self.end = 4
+
+    def _asked(self, _: bytes) -> None:
+        self.end += 1
+
+    def wait(self, _: object) -> Any:
+        """What the server answers."""
+        told = [b"7", b"1", b"", b"1:0/%d" % self.end]
+        return [SimpleNamespace(ntuples=1, nfields=4, get_value=lambda _, column: told[column])]
+
+    @contextmanager
+    def pipeline(self) -> Iterator[None]:
+        """It is idle before and after it."""
+        self.wait(None)
+        self.pgconn.pipeline_status = 1
+        yield
+        self.pgconn.pipeline_status = 0
+
+
+class AsyncDriver(Driver):
+    """As `Driver`, for asyncio."""
+
+    async def wait(self, _: object) -> Any:
+        """See there."""
+        return super().wait(_)
+
+    @asynccontextmanager
+    async def pipeline(self) -> AsyncIterator[None]:  # type: ignore[override]
+        """See there."""
+        await self.wait(None)
+        self.pgconn.pipeline_status = 1
+        yield
+        self.pgconn.pipeline_status = 0
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_a_pipeline_has_committed_is_told_when_it_is_over(monkeypatch: pytest.MonkeyPatch, is_async: bool) -> None:
+    """Within it nothing can be asked. After it the connection may go back to its pool, where nobody asks."""
+    monkeypatch.setattr("psycopg.generators.execute", lambda _: None)
+    session = new_session()
+    connection: Any = AsyncDriver() if is_async else Driver()
+    commits = PostgresCommits(connection, SHARD, lambda: session)
+
+    async def main() -> None:
+        if is_async:
+            _hook_async(connection, commits)
+            async with connection.pipeline():
+                await connection.wait(None)
+                assert session.is_in_doubt("shop")
+        else:
+            _hook(connection, commits)
+            with connection.pipeline():
+                connection.wait(None)
+                assert session.is_in_doubt("shop")
+
+    asyncio.run(main())
+    assert (session.carried.unplaced, session.carried.doubts) == ({SHARD: f"Postgres/1:0/{connection.end}"}, {})
