@@ -20,6 +20,7 @@ from stream.changes.items import KEYLESS, Mark, RecordEvent, RowEvent, Transacti
 from stream.shards.map import IdRange
 from stream.wire.events import VALUE, VOID
 from stream.wire.keys import Layout
+from tokens import EventToken, Origin, Position
 
 CHECKPOINT = Checkpoint("shop", "id", (0,))
 
@@ -220,3 +221,28 @@ def test_what_is_sent_before_a_batch_has_ended_is_sent_once() -> None:
     told = asyncio.run(story())
     assert [key for keys in told for key in keys] == [[number] for number in range(5)]
     assert sum(map(bool, told)) > 1
+
+
+@pytest.mark.parametrize(
+    ("origin", "known"),
+    [
+        ("shop/9 3 MariaDB/0-1-7", Origin("shop/9", Position.parse("MariaDB/0-1-7"), 3)),
+        ("shop/9 MariaDB/0-1-7", None),
+        ("shop/9 three MariaDB/0-1-7", None),
+        ("", None),
+    ],
+)
+def test_a_transaction_tells_which_one_it_is_a_copy_of(origin: str, known: Origin | None) -> None:
+    """By it rows of both shards are compared. Older frames name no epoch: such an origin orders nothing."""
+    item = replace(transaction(b"[1]", b"{}"), origin=origin)
+    [event] = Lines().events(Encoder(Choice(), Layout(1), {}).transaction(item, CHECKPOINT))
+    assert EventToken.parse(event.token).origin == known
+
+
+def test_the_columns_that_choose_a_partition_are_those_of_the_last_description() -> None:
+    """A DDL may have changed them: by those of before, rows of a range would be left out."""
+    prefixes = {"shop.t": 0}
+    described = {"table": "shop.t", "prefix": 1, "columns": [], "primary_key": ["a"], "cacheable": True, "reason": ""}
+    item = replace(transaction(b"[1]", b"{}"), events=[RecordEvent(1, "TableSchema", described)])
+    Encoder(Choice(), Layout(1), prefixes).transaction(item, CHECKPOINT)
+    assert prefixes == {"shop.t": 1}

@@ -741,6 +741,10 @@ def test_a_reader_at_the_end_of_the_ring_is_told_each_later_watermark(monkeypatc
                     mark.marks,
                     mark.checkpoint.offsets,
                 )
+            quiet = asyncio.ensure_future(anext(batches))
+            await asyncio.sleep(0)
+            assert not quiet.done(), "it would ask again and again, and nobody else be answered"
+            assert await quiet == []
         await streams.close()
 
     monkeypatch.setattr(Hub, "start", lambda _: None)
