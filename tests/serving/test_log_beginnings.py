@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 
 from serving.changelog.errors import ChangeLogError
-from serving.changelog.files import Heading, LogFiles
+from serving.changelog.files import Heading, LogFiles, files_of
 from serving.changelog.records import own_framing
 from serving.changelog.registry import RegistryError, SchemaRegistry
 from serving.changelog.topic import RECORD_BYTES_MAX, RECORD_BYTES_MIN, LogTopic
@@ -27,6 +28,7 @@ def test_a_log_in_a_topic_goes_on_behind_all_that_the_process_before_has_written
 ) -> None:
     """It may commit until it is fenced: what is read before that may be told a second time."""
     fenced: list[bool] = []
+    dropped: list[bool] = []
 
     class Producer:
         def __init__(self, *_: object, **__: object) -> None: ...
@@ -34,7 +36,8 @@ def test_a_log_in_a_topic_goes_on_behind_all_that_the_process_before_has_written
         def open(self) -> None:
             fenced.append(True)
 
-        def drop(self) -> None: ...
+        def drop(self) -> None:
+            dropped.append(True)
 
     def read_end(_: LogTopic, *, committed: bool = False) -> str:
         assert committed != bool(fenced)
@@ -47,6 +50,7 @@ def test_a_log_in_a_topic_goes_on_behind_all_that_the_process_before_has_written
     log = LogTopic(KafkaCluster("127.0.0.1:1"), "log", Heading("shop", []), own_framing(), lambda _: {})
     with log:
         assert log.checkpoint == "7"
+    assert dropped, "readers would wait for a transaction that is open until Kafka gives it up"
 
 
 @pytest.mark.parametrize(
@@ -148,3 +152,23 @@ def test_what_a_crash_left_of_a_heading_is_in_no_file(tmp_path: Path) -> None:
         files.append(event(1))
         files.sync()
     assert logged(tmp_path) == [1]
+
+
+def test_a_file_is_on_the_disk_before_the_next_one_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash of the machine could else tear one that is not the last, and so lose what nobody tells again."""
+    synced: dict[int, int] = {}
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        now = os.fstat(descriptor)
+        synced[now.st_ino] = now.st_size
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with LogFiles(tmp_path, HEADING, file_bytes_max=300) as files:
+        for number in range(1, 30):
+            files.append(event(number))
+            *ended, last = (each.stat() for each in files_of(tmp_path, HEADING.keyspace))
+            assert [synced[each.st_ino] for each in ended] == [each.st_size for each in ended]
+            assert synced[last.st_ino] > 0, "its heading, at least"
+    assert len(files_of(tmp_path, HEADING.keyspace)) > 3

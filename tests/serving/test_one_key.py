@@ -8,13 +8,13 @@ import httpx2
 import pytest
 
 from consumers.fold.entry import VOID
-from consumers.owner.protocol import HISTORY_LOST, OwnerError
+from consumers.owner.protocol import HISTORY_LOST, Description, OwnerError, OwnerRow, SchemaColumn
 from serving.http.app import make_app
 from serving.http.front import make_front
 from serving.locations.refreshing import Locations
 from serving.reads.spaces import RowSpace
 from stream.access.grants import READ, Access, Credential, Grant, digest_of
-from stream.wire.keys import Layout
+from stream.wire.keys import Layout, row_key
 from tests.serving.asking import client_of
 from tests.serving.fakes import FakeOwner, FakeRowSource, Network, owner_row, seen
 
@@ -126,3 +126,26 @@ def test_a_keyspace_that_the_caller_may_not_see_is_none(monkeypatch: pytest.Monk
     page, _ = asked(monkeypatch, FakeOwner(), HERE, access)
     assert (page.status_code, "unknown_keyspace" in page.text) == (404, True)
     assert '<option value="shop">' not in page.text
+
+
+class Asked(FakeOwner):
+    """An owner of a table with a key of text. ``keys``: that it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.description = Description(0, True, "", "shop.items", [SchemaColumn("id", "text", True)], ["id"], True)
+        self.keys: list[bytes] = []
+
+    async def get(self, keyspace: str, partition: int, keys: list[bytes], *more: object) -> list[OwnerRow]:
+        self.keys += keys
+        return await super().get(keyspace, partition, keys, *more)
+
+
+@pytest.mark.parametrize(("typed", "key"), [("a%2Cb", "a,b"), ("Müller & Co", "Müller & Co"), ("100%", "100%")])
+def test_a_key_is_typed_as_it_is_and_what_ends_a_column_as_in_a_path(
+    monkeypatch: pytest.MonkeyPatch, typed: str, key: str
+) -> None:
+    """Else a row with a comma in its key could not be looked at."""
+    owner = Asked()
+    page, _ = asked(monkeypatch, owner, HERE | {"key": typed})
+    assert (page.status_code, owner.keys) == (200, [row_key("shop.items", [key])])

@@ -7,11 +7,20 @@ from typing import Any
 
 import pytest
 
+from consumers.owner.protocol import Statuses
 from serving.errors import ReadError
+from serving.http.app import make_app
+from serving.http.front import make_front
 from serving.http.status import backfills
 from serving.http.status.answers import BackfillState
 from serving.http.status.backfills import KEPT_S, Backfills
+from serving.locations.refreshing import Locations
+from serving.reads.spaces import RowSpace
 from stream.kafka.connection import KafkaCluster, KafkaUnreachable
+from stream.wire.keys import Layout
+from tests.serving.asking import ask_app
+from tests.serving.fakes import FakeOwner, Network
+from tests.serving.test_status import told
 
 READING = BackfillState("shop/0", "shop.items", 7, is_read=False)
 
@@ -72,3 +81,19 @@ def test_a_reader_that_leaves_takes_no_answer_from_the_others(monkeypatch: pytes
 
     assert asyncio.run(story()) == [READING]
     assert kafka.asked == 1
+
+
+class Filling(FakeOwner):
+    """An owner of a table that is read from its beginning."""
+
+    async def status(self, _: str) -> Statuses:
+        """As `consumers.owner.client.OwnerClient.status`."""
+        return Statuses(0, True, "", [told(0, 1.0, tables={"shop.items": False})])
+
+
+def test_the_page_is_there_where_nobody_tells_how_far_backfills_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked at when Kafka is away, too."""
+    Network(monkeypatch, {"a:1": Filling()})
+    front = make_front([RowSpace("shop", Layout(1))], Locations(fixed={("shop", 0): "a:1"}))
+    page = ask_app(make_app(front), "GET", "/")
+    assert (page.status_code, "shop.items" in page.text) == (200, True)
