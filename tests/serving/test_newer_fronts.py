@@ -9,11 +9,13 @@ from serving.client import (
     HistoryLost,
     ServerError,
     Session,
+    StreamEvent,
     Unavailable,
 )
 from serving.client.client import FreshetClient
 from serving.client.wire import HttpRequest, read_epochs
 from tests.serving.scripted_front import Front, problem, row, vector
+from tests.serving.test_application_cache import TABLE, kept_by, told
 from tokens import Vector
 
 NEWER = "v9.c29tZXRoaW5n"
@@ -147,3 +149,26 @@ def test_a_location_of_an_older_front_is_read_from_its_token() -> None:
     assert caught.value.code == "bad_answer"
     shards = {"shop/0": {"epoch": 4, "position": "MariaDB/0-1-1"}}
     assert read_epochs(200, msgspec.json.encode({"token": located[1].decode(), "shards": shards})) == {"shop/0": 4}
+
+
+def test_a_row_with_a_token_that_cannot_be_read_is_given_past_the_applications_cache() -> None:
+    """Its front is newer than the application: the row is its reader's, and nobody here can tell what to keep it as."""
+    front = Front(*[newer_row(NEWER)] * 4)
+    cache, invalidator = kept_by(front)
+    invalidator.apply(told(1, 5))
+    for _ in range(2):
+        session = Session(front, vector(shop="1 0-1-5"))
+        found = cache.get_row(session, TABLE, 7)
+        assert (found.value, found.from_store) == ({"id": 7}, False)
+        assert session.token == f"{vector(shop='1 0-1-5')},{NEWER}"
+
+
+def test_a_watermark_that_cannot_be_read_ends_no_invalidator() -> None:
+    """It says nothing then. What is changed is told as before, and goes on to be invalidated."""
+    _, invalidator = kept_by(Front())
+    invalidator.apply(told(1, 5))
+    known = invalidator.state
+    invalidator.apply(StreamEvent("watermark", token=NEWER))
+    assert invalidator.state == known
+    invalidator.apply(StreamEvent("watermark", token=f"{vector(shop='1 0-1-6')},{NEWER}"))
+    assert invalidator.state.endswith(str(vector(shop="1 0-1-6")))

@@ -188,13 +188,15 @@ class RowCache:
             row = self._client.session(wanted).get_row(self._keyspace, table, *pk, include_event_token=True)
         except HistoryLost:  # it may be the floor's alone; if it is the session's, the session must adopt what is left
             return _answer(session.get_row(self._keyspace, table, *pk))
-        is_proved = row.served_from == "cache" and row.freshness == "fresh" and bool(row.event_token)
-        shards = set(parsed(row.event_token or ""))
-        is_kept = is_proved and shards <= set(reached) and row.value and is_key_of(pk, self._tables[table], row.value)
-        self._entries.fill(name, lease, wanted, row.value if is_kept else None, row.event_token or "", self._ttl_s)
-        if begins_later(parsed(row.event_token or row.token), demanded):
+        token = row.event_token or row.token
+        place, newer = Vector.parse_known(token)
+        is_proved = row.served_from == "cache" and row.freshness == "fresh" and bool(row.event_token) and not newer
+        is_of_shards = set(place) <= set(reached)
+        is_kept = is_proved and is_of_shards and row.value and is_key_of(pk, self._tables[table], row.value)
+        self._entries.fill(name, lease, wanted, row.value if is_kept else None, token, self._ttl_s)
+        if newer or begins_later(place, demanded):
             return _answer(session.get_row(self._keyspace, table, *pk))  # it must be told itself what it has lost
-        session.adopt(row.event_token or row.token)
+        session.adopt(token)
         return _answer(row)
 
 
