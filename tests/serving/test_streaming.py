@@ -22,7 +22,7 @@ from serving.client import (
     Unauthorized,
     Unreachable,
 )
-from serving.client.sending.credentials import Bearer
+from serving.client.sending.credentials import RENEWALS_MAX, Bearer
 from serving.client.streaming import WARN_S, Following, Lines, stream_request
 from serving.client.wire import description_request
 from serving.errors import ReadError
@@ -60,6 +60,10 @@ class Reader:
             self._left.set()
             await asyncio.sleep(0)
 
+    def leave(self) -> None:
+        """Closes the connection."""
+        self._left.set()
+
     async def close(self) -> None:
         """What the response holds is given back."""
         self.closed += 1
@@ -81,6 +85,33 @@ def test_a_reader_that_leaves_at_any_time_holds_nothing(leaves_after: int) -> No
         return reader
 
     assert asyncio.run(story()).closed == 1
+
+
+def test_a_reader_that_leaves_while_nothing_changes_holds_nothing() -> None:
+    """The next event is being waited for then, perhaps by a reader of Kafka: that has to end first."""
+    ended: list[str] = []
+
+    async def story() -> Reader:
+        reader, is_quiet = Reader(leaves_after=99), asyncio.Event()
+
+        async def events() -> AsyncGenerator[bytes]:
+            try:
+                yield b"x"
+                is_quiet.set()
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                ended.append("events")
+
+        sending = asyncio.create_task(Streaming(b"t", events(), reader.close).send(reader.receive, reader.send))
+        await is_quiet.wait()
+        reader.leave()
+        await sending
+        ended.append("response")
+        return reader
+
+    assert asyncio.run(asyncio.wait_for(story(), 20)).closed == 1
+    assert ended == ["events", "response"]
 
 
 def test_a_reader_that_takes_nothing_is_given_up() -> None:
@@ -216,22 +247,24 @@ def test_a_refused_asynchronous_stream_asks_for_its_token_anew_a_few_times() -> 
     assert front.sent == ASKED
 
 
-def test_a_refused_asynchronous_request_asks_for_its_token_anew() -> None:
-    """Tokens in files are replaced while clients run: the one that was read before is refused then."""
-    given, sent = iter(["t0", "t1", "t2"]), list[str]()
+@pytest.mark.parametrize(("taken", "asked", "status"), [("t1", 2, 404), ("none", 1 + RENEWALS_MAX, 401)])
+def test_a_refused_asynchronous_request_asks_for_its_token_anew_a_few_times(
+    taken: str, asked: int, status: int
+) -> None:
+    """Tokens in files are replaced while clients run. A function may have another one each time, and none be taken."""
+    given, sent = iter(f"t{number}" for number in range(9)), list[str]()
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         sent.append(request.headers["authorization"])
-        return httpx2.Response(404 if sent[-1] == "Bearer t1" else 401, content=b'{"code":"unknown_table"}')
+        return httpx2.Response(404 if sent[-1] == f"Bearer {taken}" else 401, content=b'{"code":"unknown_table"}')
 
     async def story() -> None:
         transport = httpx2.MockTransport(answer)
         async with AsyncClient("http://front", lambda: next(given), transport=transport, sleep=asyncio.sleep) as client:
-            status, _ = await client.send(description_request("shop", "none"))
-            assert status == 404
+            assert (await client.send(description_request("shop", "none")))[0] == status
 
     asyncio.run(asyncio.wait_for(story(), 30))
-    assert sent == ["Bearer t0", "Bearer t1"]
+    assert sent == [f"Bearer t{number}" for number in range(asked)]
 
 
 def test_the_history_of_a_row_with_an_empty_key_is_not_that_of_all_rows() -> None:
