@@ -121,11 +121,12 @@ def learn(described: RowTable | ReadError, prefixes: dict[str, int | None], decl
     asyncio.run(_learn_prefixes(front, front, [transaction(b"[1]", b"{}")], prefixes))
 
 
-def test_a_table_that_nobody_can_describe_now_ends_the_stream_for_a_while() -> None:
+@pytest.mark.parametrize("code", ["no_owner", "source_unreachable", "source_failed"])
+def test_a_table_that_nobody_can_describe_now_ends_the_stream_for_a_while(code: str) -> None:
     """A guess at the columns that choose its partitions would leave out rows of the range, for good."""
     prefixes: dict[str, int | None] = {}
     with pytest.raises(ReadError) as failed:
-        learn(ReadError("no_owner", "not now"), prefixes, {})
+        learn(ReadError(code, "not now"), prefixes, {})
     assert (failed.value.code, prefixes) == ("stream_unavailable", {})
 
 

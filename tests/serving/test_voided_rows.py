@@ -123,13 +123,15 @@ def test_a_row_of_another_spelling_is_told_under_its_own_key_alone(stored: bytes
     assert set(found(Found(stored=stored), b'["abc"]')) == ({b'shop.t\0["abc"]'} if is_told else set())
 
 
-def test_of_a_transaction_of_large_rows_only_so_much_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of its images are in memory at once: what is beyond the bound stays void."""
-    monkeypatch.setattr(voided_rows, "BYTES_MAX", 100)
-
-    rows = Found(size=100)
+@pytest.mark.parametrize(("size", "parts"), [(4_000, 1), (4_000 // AT_ONCE, 1), (2_000 // AT_ONCE, 2)])
+def test_of_a_transaction_of_large_rows_only_so_much_is_read(
+    monkeypatch: pytest.MonkeyPatch, size: int, parts: int
+) -> None:
+    """All of its images are in memory at once: what is beyond the bound, taken together, stays void."""
+    monkeypatch.setattr(voided_rows, "BYTES_MAX", 4_000)
+    rows = Found(size=size)
     read_rows = found(rows, *(b"[%d]" % number for number in range(3 * AT_ONCE)))
-    assert (len(read_rows), rows.parts) == (AT_ONCE, 1)
+    assert (len(read_rows), rows.parts) == (parts * AT_ONCE, parts)
 
 
 @pytest.mark.parametrize("freshness", ["eventual", "stale", "unknown"])
