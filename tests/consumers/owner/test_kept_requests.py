@@ -10,7 +10,7 @@ import pytest
 
 from consumers.owner.client import OwnerClient
 from consumers.owner.framing import encode_frame
-from consumers.owner.protocol import VERSION, Get, OwnerError, Welcome
+from consumers.owner.protocol import VERSION, Get, OwnerError, Rows, Welcome
 from stream.access.who import asking
 from tests.consumers.histories import key, marker
 from tests.consumers.owning import KEYSPACE, Owner, vector
@@ -39,13 +39,13 @@ def test_a_caller_that_waits_no_more_is_forgotten(owner: Owner) -> None:
 
     async def ask(who: str, client: OwnerClient) -> None:
         asking.set(who)
-        await client.get(KEYSPACE, 0, [key(1)], vector(8), 60_000)
+        await client.answers([Get(0, KEYSPACE, 0, [key(1)], vector(8), 60_000) for _ in range(2)], Rows)
 
     async def use(client: OwnerClient) -> None:
         waiting = [asyncio.create_task(ask(who, client)) for who in ("one", "one", "other")]
         while not owner.partition.waiters:  # noqa: ASYNC110 - what is waited for is in this thread
             await asyncio.sleep(0)
-        assert client._waiting == {"one": 2, "other": 1}
+        assert client._waiting == {"one": 4, "other": 2}
         owner.fold(marker(8))
         await asyncio.gather(*waiting)
         assert client._waiting == {}
