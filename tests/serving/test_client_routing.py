@@ -313,3 +313,12 @@ def test_a_front_that_stays_away_is_tried_by_one_request_now_and_then() -> None:
                 client.get_row("shop", "items", 1)
             now[0] += AWAY_S
     assert fronts.of_rows() == ["home", "second", "second"] * 3
+
+
+@BOTH
+def test_a_home_that_answers_no_question_is_asked_last_from_then_on(kind: str) -> None:
+    """The request itself, and the next question, would wait for it once more each."""
+    fronts = Fronts(route(0, "n0"))
+    fronts.down = {"home"}
+    read(kind, fronts, number_in(0), homes=[HOME, "http://second"], route=True)
+    assert [name for name, _ in fronts.asked].count("home") == 1

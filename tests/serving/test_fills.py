@@ -120,3 +120,19 @@ def test_closing_ends_the_fills_that_are_under_way(monkeypatch: pytest.MonkeyPat
         assert owner.fills == []
 
     asyncio.run(run())
+
+
+def test_a_table_counts_by_its_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of thousands of columns is as large as many rows."""
+    monkeypatch.setattr(fills_of, "UNDER_WAY_BYTES_MAX", 10)
+
+    async def run() -> None:
+        metrics = FrontMetrics()
+        fills = Fills(Network(monkeypatch, {"a:1": FakeOwner()}).owners(), metrics)
+        for size in (10, 1):
+            image = b"x" * size
+            fills.offer_table("hive", 0, FillTable(0, "hive", 0, 7, "db.t", "external", image, "", "p", "p", b"s"))
+        assert counted(metrics) == {"dropped": 1}
+        await fills.close()
+
+    asyncio.run(run())

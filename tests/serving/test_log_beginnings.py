@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -51,6 +52,15 @@ def test_a_log_in_a_topic_goes_on_behind_all_that_the_process_before_has_written
     with log:
         assert log.checkpoint == "7"
     assert dropped, "readers would wait for a transaction that is open until Kafka gives it up"
+
+    def refuse(*_: object, **__: object) -> str:
+        raise ChangeLogError("it is another log")
+
+    fenced.clear()
+    monkeypatch.setattr(LogTopic, "_read_end", refuse)
+    with pytest.raises(ChangeLogError), log:
+        pass
+    assert not fenced, "what is refused ends nobody else"
 
 
 @pytest.mark.parametrize(
@@ -157,12 +167,15 @@ def test_what_a_crash_left_of_a_heading_is_in_no_file(tmp_path: Path) -> None:
 def test_a_file_is_on_the_disk_before_the_next_one_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash of the machine could else tear one that is not the last, and so lose what nobody tells again."""
     synced: dict[int, int] = {}
+    named: set[str] = set()
     fsync = os.fsync
 
     def noted(descriptor: int) -> None:
         fsync(descriptor)
         now = os.fstat(descriptor)
         synced[now.st_ino] = now.st_size
+        if stat.S_ISDIR(now.st_mode):
+            named.update(os.listdir(tmp_path))
 
     monkeypatch.setattr(os, "fsync", noted)
     with LogFiles(tmp_path, HEADING, file_bytes_max=300) as files:
@@ -171,4 +184,5 @@ def test_a_file_is_on_the_disk_before_the_next_one_begins(tmp_path: Path, monkey
             *ended, last = (each.stat() for each in files_of(tmp_path, HEADING.keyspace))
             assert [synced[each.st_ino] for each in ended] == [each.st_size for each in ended]
             assert synced[last.st_ino] > 0, "its heading, at least"
+            assert {each.name for each in files_of(tmp_path, HEADING.keyspace)} <= named
     assert len(files_of(tmp_path, HEADING.keyspace)) > 3
