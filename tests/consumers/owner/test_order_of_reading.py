@@ -124,7 +124,7 @@ def test_an_entry_of_an_epoch_that_the_head_has_not_is_of_that_epoch(tmp_path: P
     head = store.visible
     owner.fold(start(epoch=2), value(1, b"new", 2, epoch=2), marker(2, epoch=2))
     row = view_row(head, key(1), store.get(key(1)))
-    assert (row.image, row.epoch, row.watermark) == (b"new", 2, "")
+    assert (row.image, row.epoch, row.watermark, row.low_water) == (b"new", 2, "", "")
     store.close(commit=False)
 
 

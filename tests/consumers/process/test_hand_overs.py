@@ -238,10 +238,13 @@ def test_a_leader_epoch_is_kept_with_the_offset_that_it_is_of(group: Group, pend
 
 
 @pytest.mark.parametrize("was", ["lost", "leaving"])
-def test_a_partition_that_comes_back_counts_as_taken_just_now(group: Group, was: str) -> None:
-    """Another process may have had it in between: until this one has settled, its word stays below that one's."""
+def test_a_partition_that_comes_back_counts_as_taken_just_now(
+    group: Group, was: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may have had it in between: this one's word is of its present generation, and not settled yet."""
+    monkeypatch.setattr(assignment, "group_generation", lambda _: 7)
     setattr(group.partition, was, True)
     group.partition.taken_at = -inf
     group.give()
     assert list(group.ownership) == [group.partition]
-    assert group.partition.taken_at > -inf
+    assert (group.partition.generation, group.partition.taken_at > -inf) == (7, True)
