@@ -12,7 +12,7 @@ import pytest
 
 from serving.client import FreshetClient, Session
 from serving.client.sessions.commits import COMMIT, ROLLBACK, Asking
-from serving.client.sessions.postgres import PostgresCommits, _hook, _hook_async, _runs
+from serving.client.sessions.postgres import _ATTRIBUTE, PostgresCommits, _hook, _hook_async, _runs
 from serving.client.tracked import Statement
 
 SHARD = "shop/0"
@@ -84,10 +84,36 @@ def test_a_connection_that_is_wrapped_again_tells_another_session_of_another_sha
     assert (one.carried.unplaced, other.carried.unplaced) == ({}, {"other/1": "Postgres/1:0/5"})
 
 
+class Many:
+    """A cursor that sends many statements in a pipeline of the connection's, of which nobody else hears."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    def executemany(self, *_: object) -> None:
+        """It is idle before and after it."""
+        self.connection.wait(None)
+        self.connection.pgconn.pipeline_status = 1
+        self.connection.wait(None)
+        self.connection.pgconn.pipeline_status = 0
+
+
+class AsyncMany(Many):
+    """As `Many`, for asyncio."""
+
+    async def executemany(self, *_: object) -> None:  # type: ignore[override]
+        """See there."""
+        await self.connection.wait(None)
+        self.connection.pgconn.pipeline_status = 1
+        await self.connection.wait(None)
+        self.connection.pgconn.pipeline_status = 0
+
+
 class Driver:
     """As much of psycopg's connection as is hooked. ``end``: of the server's log, which grows with each question."""
 
-    autocommit, cursor_factory = True, object
+    autocommit = True
+    cursor_factory: type[Any] = Many
 
     def __init__(self) -> None:
         self.pgconn = SimpleNamespace(pipeline_status=0, transaction_status=IDLE, send_query=self._asked)
@@ -114,6 +140,8 @@ class Driver:
 
 class AsyncDriver(Driver):
     """As `Driver`, for asyncio."""
+
+    cursor_factory = AsyncMany
 
     async def wait(self, _: object) -> Any:
         """See there."""
@@ -147,6 +175,29 @@ def test_what_a_pipeline_has_committed_is_told_when_it_is_over(monkeypatch: pyte
             with connection.pipeline():
                 connection.wait(None)
                 assert session.is_in_doubt("shop")
+
+    asyncio.run(main())
+    assert (session.carried.unplaced, session.carried.doubts) == ({SHARD: f"Postgres/1:0/{connection.end}"}, {})
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_many_statements_have_committed_is_told_after_them(
+    monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    """The driver sends them in a pipeline of its own, after which nothing else may be sent for long."""
+    monkeypatch.setattr("psycopg.generators.execute", lambda _: None)
+    session = new_session()
+    connection: Any = AsyncDriver() if is_async else Driver()
+    commits = PostgresCommits(connection, SHARD, lambda: session)
+    setattr(connection, _ATTRIBUTE, commits)
+
+    async def main() -> None:
+        if is_async:
+            _hook_async(connection, commits)
+            await connection.cursor_factory(connection).executemany("INSERT INTO t VALUES (%s)", [[1], [2]])
+        else:
+            _hook(connection, commits)
+            connection.cursor_factory(connection).executemany("INSERT INTO t VALUES (%s)", [[1], [2]])
 
     asyncio.run(main())
     assert (session.carried.unplaced, session.carried.doubts) == ({SHARD: f"Postgres/1:0/{connection.end}"}, {})
