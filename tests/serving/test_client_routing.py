@@ -322,3 +322,42 @@ def test_a_home_that_answers_no_question_is_asked_last_from_then_on(kind: str) -
     fronts.down = {"home"}
     read(kind, fronts, number_in(0), homes=[HOME, "http://second"], route=True)
     assert [name for name, _ in fronts.asked].count("home") == 1
+
+
+class Interrupted(Fronts):
+    """Fronts whose first caller leaves while he asks for routes."""
+
+    is_left = False
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        answer = super().__call__(request)
+        if request.url.path.startswith("/v1/routes/") and not self.is_left:
+            self.is_left = True
+            raise asyncio.CancelledError
+        return answer
+
+
+@BOTH
+def test_routes_whose_question_was_cut_off_are_asked_for_again(kind: str) -> None:
+    """Else no caller of this client would ever learn them, and each read would go a step further."""
+    now, fronts = [100.0], Interrupted(route(0, "n0"))
+    router = Router([HOME], finds=True, clock=lambda: now[0])
+    options: Any = {"transport": httpx2.MockTransport(fronts), "route": True}
+
+    async def get_row(client: Any) -> None:
+        client._router = router
+        found = client.get_row("shop", "items", number_in(0))
+        if kind == "asyncio":
+            await found
+
+    async def story() -> None:
+        async with AsyncClient(HOME, **options) as asynchronous:
+            with FreshetClient(HOME, **options) as blocking:
+                client = asynchronous if kind == "asyncio" else blocking
+                with pytest.raises(asyncio.CancelledError):
+                    await get_row(client)
+                now[0] += 2 * ROUTES_S
+                await get_row(client)
+
+    asyncio.run(story())
+    assert fronts.of_rows() == ["n0"]
