@@ -353,3 +353,31 @@ def test_a_look_while_the_store_is_closed_does_not_keep_it_open(tmp_path: Path) 
     rocks.close()
     again = Rocks(rocks.path)
     again.close()
+
+
+def test_the_last_change_of_a_table_may_be_of_a_later_epoch(tmp_path: Path) -> None:
+    """Its ordinals begin anew: what an index finds would be proved as of a history that is over."""
+    store = open_at(tmp_path, BY_NAME)
+    fold(store, start(), named((1, "a"), first=50), start(epoch=2))
+    fold(store, frame([(item(2), VALUE, b'{"name":"b"}', 2)], epoch=2))
+    settled = store.indexing.settled[TABLE]
+    assert (settled.epoch, settled.ordinal) == (2, 2)
+    store.close()
+
+
+def test_a_row_that_is_being_looked_through_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ask at once: the second one must not take what the first has not come to yet for nothing."""
+    store = open_at(tmp_path, BY_NAME)
+    fold(store, start(), named((1, "a")))
+    hints: Any = store._active.hints
+    adds, left = hints._add_entries, list[int]()
+
+    def add(entries: Any) -> None:
+        left.append(len(hints._noted))
+        adds(entries)
+
+    monkeypatch.setattr(hints, "_add_entries", add)
+    assert having(store, "a") == [item(1)]
+    assert left == [1], "what is noted says to the second one that it has to wait"
+    assert not hints._noted
+    store.close()
