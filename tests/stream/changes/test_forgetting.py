@@ -7,7 +7,7 @@ from stream.changes.checkpoint import Place
 from stream.changes.items import RowEvent, Watermark
 from stream.changes.pieces import Piece, without_images
 from stream.changes.start import AfterPosition, FromTime, Start
-from stream.wire.events import ABSENT, VALUE, RowChange, SourceTransaction, Topology
+from stream.wire.events import ABSENT, VALUE, VOID, RowChange, SourceTransaction, Topology
 from stream.wire.keys import Layout, row_key
 from tests.stream.changes.test_assembling import OTHER, SHARD, rows_txn
 from tests.stream.changes.topics import Log, framer_of, transactions
@@ -104,4 +104,67 @@ def test_what_a_deleted_row_was_is_let_go_of_with_the_images() -> None:
     piece = Piece(Place(1, 1), Place(1, 3), 0, "g", "p", 0, "", [*events], 3_000)
     without_images(piece)
     assert piece.size == 1_000
-    assert [each.before for each in piece.events if isinstance(each, RowEvent)] == [None, None, b""]
+    kept = [(each.operation, each.before) for each in piece.events if isinstance(each, RowEvent)]
+    assert kept == [(ABSENT, None), (VOID, None), (ABSENT, b"")], "a row that is deleted has no image to lose"
+
+
+def test_what_follows_a_large_transaction_has_its_images_again() -> None:
+    """Also while something else is held: a shard that is amid a transaction of its own may stay there for long."""
+    log = Log(Layout(1))
+    waiting, framer = framer_of(OTHER, log.layout), framer_of(SHARD, log.layout)
+    half = rows_txn(1, 200)
+    waiting.add(half, 0, waiting.room(half, 0))
+    log.publish(waiting)
+    assembler = fed(log, Assembler(log.beginning(), 50_000))
+    held = assembler.held_bytes
+    operations = []
+    for number, rows in ((2, 200), (3, 2)):
+        log.publish(framer, rows_txn(number, rows))
+        [told] = transactions(fed(log, assembler).take())
+        operations.append({event.operation for event in told.events if isinstance(event, RowEvent)})
+    assert operations == [{VOID}, {VALUE}]
+    assert 0 < assembler.held_bytes < held
+
+
+def test_a_shard_that_is_over_is_known_as_long_as_a_checkpoint_leads_back_to_it() -> None:
+    """Another one is amid a transaction of before: who goes on there would take what is told already for new."""
+    layout = Layout(2)
+    log, waiting = Log(layout), framer_of("shop/2", layout)
+    old, new = framer_of(SHARD, layout), framer_of(OTHER, layout)
+    keys = [each for number in range(99) if layout.partition_of(each := row_key("shop.t", [number])) == 0]
+    rows = [RowChange(each, VALUE, b"x" * 99) for each in keys]
+    half = SourceTransaction("MariaDB/0-2-1", "MariaDB/0-2-1", 1_700_000_000, rows)
+    end = waiting.room(half, 0)
+    waiting.add(half, 0, end)
+    log.publish(waiting)
+    log.publish(old, rows_txn(1, 4))
+    new.announce(Topology((OTHER,), ((SHARD, 1),)))
+    log.publish(new, rows_txn(2, 4))
+    assembler = fed(log, Assembler(log.beginning()))
+    told = assembler.take()
+    assert [each.shard for each in transactions(told)] == [SHARD, OTHER]
+    checkpoint = told[-1].checkpoint
+    assert (checkpoint.offsets[0], SHARD in checkpoint.places) == (0, True)
+    assert not transactions(fed(log, Assembler(Start(checkpoint))).take())
+    while end < len(rows):
+        start, end = end, waiting.room(half, end)
+        waiting.add(half, start, end)
+        log.publish(waiting)
+    told = fed(log, assembler).take()
+    assert [each.shard for each in transactions(told)] == ["shop/2"]
+    assert set(told[-1].checkpoint.places) == {OTHER, "shop/2"}
+
+
+def test_what_one_partition_has_lost_of_a_shard_that_is_over_is_awaited_no_more() -> None:
+    """Its last markers in the others would hold each checkpoint back for good, and all that follows be read again."""
+    layout = Layout(2)
+    log, old, new = Log(layout), framer_of(SHARD, layout), framer_of(OTHER, layout)
+    log.publish(old, rows_txn(1, 4))
+    kept = len(log.partitions[1])
+    key = next(each for number in range(99) if layout.partition_of(each := row_key("shop.t", [number])) == 1)
+    log.publish(old, SourceTransaction("MariaDB/0-1-2", "MariaDB/0-1-2", 1, [RowChange(key, VALUE, b"{}")]))
+    del log.partitions[1][kept:]
+    new.announce(Topology((OTHER,), ((SHARD, 1),)))
+    log.publish(new, rows_txn(3, 4))
+    last = fed(log, Assembler(log.beginning())).take()[-1]
+    assert set(last.checkpoint.places) == {OTHER}
