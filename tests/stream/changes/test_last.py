@@ -9,10 +9,10 @@ import pytest
 from stream.changes.items import RowEvent
 from stream.changes.last import LastChange, last_changes, last_in, latest
 from stream.kafka.connection import KafkaCluster
-from stream.wire.codec import PartitionReader
+from stream.wire.codec import READER_VERSION, PartitionReader
 from stream.wire.events import ABSENT, VALUE, RowChange, SourceTransaction, VoidTable
 from stream.wire.keys import Layout, row_key
-from tests.consumers.histories import encode_version_1
+from tests.consumers.histories import encode_version_1, marker
 from tests.stream.changes.topics import Log, follow, framer_of, transactions
 
 TABLES = ("shop.a", "shop.b", "shop.c")
@@ -162,3 +162,11 @@ def test_how_far_back_a_topic_is_looked_through_is_bounded(monkeypatch: pytest.M
     kafka = KafkaCluster("127.0.0.1:1")
     assert last_changes(kafka, "t", {0: 1_000, 1: 1_000}, TABLES, looked_max=100) == {}
     assert read == [(900, 1_000), (990, 1_000)]
+
+
+def test_what_only_a_newer_version_understands_is_no_change() -> None:
+    """An owner has not folded it either, and says so; what it has folded is told of all the same."""
+    log, last = log_of(random.Random(2), 20)
+    log.partitions[0].append(marker(90, reader_version=READER_VERSION + 1))
+    found = last_in(log.read, 0, 0, log.ends[0], frozenset(TABLES), PartitionReader())
+    assert {table: each.timestamp - 1_700_000_000 for table, each in found.items()} == last

@@ -16,6 +16,7 @@ from stream.changes.starting import (
     _back_to_markers,
     _begins_by,
     _earliest_second,
+    _marker,
     _require_kept,
     _search,
     published_by_now,
@@ -26,6 +27,9 @@ from stream.changes.starting import (
 )
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import Topic
+from stream.wire.codec import NewerWireError, PartitionReader, header_of
+from tests.consumers.histories import marker as told_marker
+from tests.upgrades.next_version import HINT, announcement
 from tokens import Position, Vector
 
 
@@ -105,6 +109,8 @@ def test_a_transaction_whose_order_to_a_position_is_unknown_is_told() -> None:
     skip = AfterPosition(1, Position.parse("MariaDB/0-1-9"))
     told = [skip.told(Place(1, 1), f"MariaDB/{each}", 0, []) for each in ("0-1-8", "0-1-9", "0-1-10", "1-1-8")]
     assert told == [None, None, [], []]
+    reached = [skip.is_reached(Place(1, 1), f"MariaDB/{each}", 0) for each in ("0-1-8", "0-1-9", "0-1-10", "1-1-8")]
+    assert reached == [False, True, True, True], "and nothing waits for what can't be told"
 
 
 def test_a_checkpoint_whose_anchor_has_expired_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,11 +130,14 @@ def test_a_checkpoint_whose_anchor_has_expired_is_too_old(monkeypatch: pytest.Mo
 def test_a_checkpoint_behind_the_end_of_its_topic_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one of which no anchor is known: the offset comes again, with something else behind it."""
     monkeypatch.setattr("stream.changes.starting.start_offsets", lambda *_: {0: 0, 1: 0})
-    monkeypatch.setattr("stream.changes.starting.end_offsets", lambda *_, **__: {0: 9, 1: 4})
-    topic = Topic("t", "id", 2)
+    ends = {True: {0: 9, 1: 3}, False: {0: 9, 1: 4}}
+    monkeypatch.setattr("stream.changes.starting.end_offsets", lambda *_, committed=True: ends[committed])
+    kafka, topic = KafkaCluster("127.0.0.1:1"), Topic("t", "id", 2)
     with pytest.raises(CheckpointError) as lost:
-        start_at_checkpoint(KafkaCluster("127.0.0.1:1"), "shop", topic, Checkpoint("shop", "id", (5, 5)))
+        start_at_checkpoint(kafka, "shop", topic, Checkpoint("shop", "id", (5, 5)))
     assert lost.value.code == "checkpoint_lost"
+    at_end = Checkpoint("shop", "id", (5, 4))
+    assert start_at_checkpoint(kafka, "shop", topic, at_end).checkpoint == at_end, "an open transaction hides it only"
 
 
 @pytest.mark.parametrize(
@@ -176,6 +185,14 @@ def test_a_token_of_several_keyspaces_begins_a_stream_of_each(monkeypatch: pytes
         start_after(log.kafka, "other", log.topic, token)
 
 
+def test_a_shard_whose_name_says_no_keyspace_may_be_of_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token that names it begins a stream where the topic has it."""
+    log = Markers([("bare", marker(8))])
+    monkeypatch.setattr("stream.changes.starting._Log", lambda *_: log)
+    token = Vector({"bare": (1, Position.parse("MariaDB/0-1-9"))})
+    assert set(start_after(log.kafka, "shop", log.topic, token).skips) == {"bare"}
+
+
 def test_a_stream_begins_with_the_first_second_that_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies before it may be gone; behind it each shard is left out up to it, also one that says nothing yet."""
     kept = [("shop/0", marker(9, time_ms=5_000)._replace(offset=20)), ("shop/0", marker(12)._replace(offset=70))]
@@ -218,3 +235,29 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Checkpoint, code:
     with pytest.raises(CheckpointError) as refused:
         start_at_checkpoint(KafkaCluster("127.0.0.1:1"), "shop", Topic("t", "id", 1), checkpoint)
     assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("said", "is_beginning"),
+    [
+        ({}, True),
+        ({"whole": False}, False),
+        ({"position": "nonsense"}, False),
+        ({"low_water": "nonsense"}, False),
+    ],
+)
+def test_only_a_whole_marker_can_be_a_beginning(said: dict[str, Any], is_beginning: bool) -> None:
+    """One in the middle of a transaction has parts of it before it, which would never be told."""
+    message = told_marker(5, **said)
+    assert (_marker(PartitionReader(), message) is not None) is is_beginning
+    assert _marker(PartitionReader(), message[:-1]) is None
+
+
+def test_a_marker_that_only_a_newer_version_can_read_is_no_beginning() -> None:
+    """One before it is, if there is any: the stream that begins there says that it needs a newer Freshet."""
+    reader, schema = PartitionReader(), HINT | {"name": "freshet.Marker"}
+    reader.decode(announcement(schema, "shop/0"))
+    message = header_of(schema) + b"\x02s\0"
+    with pytest.raises(NewerWireError):
+        reader.decode(message)
+    assert _marker(reader, message) is None
