@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from stream.changes.following import CHECK_EVERY_S, Follower
 from stream.changes.items import Unreadable
-from stream.kafka.connection import KafkaCluster
+from stream.kafka.connection import KafkaCluster, KafkaUnreachable
 from stream.kafka.reader import TopicReadError
 from stream.kafka.topics import Topic
 from stream.wire.codec import PartitionReader
@@ -100,13 +100,17 @@ def log_of(partitions: int, count: int) -> Log:
 
 
 def test_a_partition_that_is_ahead_waits_for_the_others_and_then_goes_on(consumer: Consumer) -> None:
-    """What it holds meanwhile is bounded; once the others have come to it, it is read on."""
-    log = log_of(2, 19)
+    """What it holds meanwhile is bounded; once the others have come to it, it is read on. So it is each time."""
+    log = Log(Layout(2))
+    framer = framer_of("shop/0", log.layout)
     with following(log) as follower:
-        read(consumer, follower, log, 0)
-        assert consumer.paused == {0}
-        read(consumer, follower, log, 1)
-        assert consumer.paused == set()
+        for number in range(1, 58):
+            log.publish(framer, rows(number, 6))
+            if number % 19 == 0:
+                read(consumer, follower, log, 0)
+                assert consumer.paused == {0}
+                read(consumer, follower, log, 1)
+                assert consumer.paused == set()
 
 
 def test_a_partition_that_others_have_overtaken_is_read_on(consumer: Consumer) -> None:
@@ -141,6 +145,19 @@ def test_nothing_of_another_topic_under_the_name_is_told(consumer: Consumer, mon
         with pytest.raises(TopicReadError) as ended:
             read(consumer, follower, log, 0)
         assert (ended.value.code, follower.offsets) == ("checkpoint_lost", (0,))
+
+
+def test_a_reader_that_kafka_leaves_alone_says_so(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the words of all that need Kafka: whoever reads the stream is told to come back later."""
+
+    def away(*_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+
+    with following(Log(Layout(1))) as follower:
+        monkeypatch.setattr("stream.changes.following.poll_batch", away)
+        with pytest.raises(KafkaUnreachable):
+            follower.poll()
+    assert consumer.next == []
 
 
 def test_what_was_announced_before_the_beginning_is_known_there(
