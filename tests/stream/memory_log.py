@@ -74,6 +74,8 @@ class MemoryLog:
         self.ended_in: list[int] = []
         """Partitions in which a publisher has ended what hung."""
         self.topic_id = "one"
+        self.watches = 0
+        """How many clients watch the topic."""
         self.clock = Clock()
         """Epochs are numbered from 1 while it stands at 0."""
 
@@ -151,12 +153,13 @@ class MemoryLog:
         class Watch:
             def __init__(self, _: KafkaCluster, topic: Topic) -> None:
                 self.topic = topic
+                log.watches += 1
 
             def other_id(self) -> str:
                 return log.topic_id if log.topic_id != self.topic.topic_id else ""
 
             def close(self) -> None:
-                """Nothing is open."""
+                log.watches -= 1
 
         def check_topics(*_: Any) -> Topic:
             return Topic(f"freshet.{KEYSPACE}.events", log.topic_id, len(log.partitions))

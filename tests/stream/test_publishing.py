@@ -146,3 +146,19 @@ def test_an_unexpected_error_of_the_committing_thread_ends_the_publisher(
         out.flush()
     with pytest.raises(PublisherLost):
         out.close()
+
+
+@pytest.mark.parametrize("end", ["close", "abandon", "lost"])
+def test_a_publisher_that_has_ended_watches_its_topic_no_more(log: MemoryLog, end: str) -> None:
+    """A source opens one after the other, and librdkafka ends a process that lets one of its clients go unclosed."""
+    out = log.publisher()
+    out.open(start)
+    assert log.watches == 1
+    if end == "lost":
+        log.commits_left = 0
+        out.publish(txn(1))
+        with pytest.raises(PublisherLost):
+            out.flush()
+    else:
+        getattr(out, end)()
+    assert log.watches == 0

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from stream.kafka.connection import KafkaCluster, KafkaUnreachable, client_settings
+from stream.kafka.connection import KafkaCluster, KafkaRequestError, KafkaUnreachable, client_settings
 from stream.kafka.reader import (
     TopicReadError,
     _read_until,
@@ -228,3 +228,30 @@ def test_only_an_error_that_passes_is_waited_for(error: KafkaError | None, code:
     with pytest.raises(TopicReadError) as ended:
         is_notice(message)
     assert (ended.value.code, ended.value.place) == (code, ("t", 3) if code == "offset_out_of_range" else None)
+
+
+@pytest.mark.parametrize("ends", ["left", "lost", "refused"])
+def test_a_range_leaves_no_client_behind_however_its_reading_ends(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has found what it looked for reads no further; and a place that is lost is looked for again and again."""
+    closed: list[str] = []
+    errors: dict[str, Exception] = {
+        "lost": TopicReadError("it is gone", code="offset_out_of_range"),
+        "refused": KafkaException(KafkaError(KafkaError._INVALID_ARG)),
+    }
+
+    def poll(*_: object) -> list[Any]:
+        if ends in errors:
+            raise errors[ends]
+        return [SimpleNamespace(offset=lambda: 0, partition=lambda: 0)]
+
+    consumer = SimpleNamespace(assign=lambda _: None, close=lambda: closed.append(ends))
+    monkeypatch.setattr("stream.kafka.reader.open_consumer", lambda *_, **__: consumer)
+    monkeypatch.setattr("stream.kafka.reader.poll_batch", poll)
+    reading: Any = read_range(KafkaCluster("127.0.0.1:1"), "t", 0, 0, 9)
+    if ends == "left":
+        assert next(reading).offset() == 0
+        reading.close()
+    else:
+        with pytest.raises(TopicReadError if ends == "lost" else KafkaRequestError):
+            next(reading)
+    assert closed == [ends]
