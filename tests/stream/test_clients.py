@@ -207,6 +207,7 @@ def test_a_reader_of_announcements_that_can_not_begin_leaves_nothing_open(monkey
     assert closed == ["consumer"]
 
 
+@pytest.mark.parametrize("module", [locations, requests])
 @pytest.mark.parametrize(
     ("refusal", "left", "raised"),
     [
@@ -215,15 +216,15 @@ def test_a_reader_of_announcements_that_can_not_begin_leaves_nothing_open(monkey
         (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), 0, KafkaDenied),
     ],
 )
-def test_an_announcement_that_is_not_in_the_topic_is_told(
-    refusal: KafkaError | None, left: int, raised: type[Exception] | None, monkeypatch: pytest.MonkeyPatch
+def test_what_is_not_in_the_topic_is_told_to_who_has_sent_it(
+    refusal: KafkaError | None, left: int, raised: type[Exception] | None, module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is sent again: nobody would find the owner until it announces itself the next time."""
+    """It is sent again: nobody would find an owner until it says so again, and no source would hear of a request."""
     told: list[Any] = []
 
     def flush(_: float) -> int:
         for each in told[left:]:
-            each(refusal, None)
+            each(refusal, SimpleNamespace(offset=lambda: 7))
         return left
 
     producer = SimpleNamespace(
@@ -231,8 +232,12 @@ def test_an_announcement_that_is_not_in_the_topic_is_told(
         flush=flush,
     )
     monkeypatch.setattr(locations, "ensure_locations_topic", lambda _: None)
-    monkeypatch.setattr(locations, "Producer", lambda _: producer)
+    monkeypatch.setattr(requests, "ensure_requests_topic", lambda *_: None)
+    monkeypatch.setattr(module, "Producer", lambda _: producer)
     said = locations.Announcement(keyspace="shop", partition=0, address="a:1", instance="a")
     with nullcontext() if raised is None else pytest.raises(raised):
-        locations.announce(NOWHERE, [said])
+        if module is locations:
+            locations.announce(NOWHERE, [said])
+        else:
+            assert requests.send_request(NOWHERE, "shop", "shop/0", b"{}") == 7
     assert len(told) == 1

@@ -248,8 +248,8 @@ def test_a_cluster_brings_its_client_settings_along() -> None:
 class Written:
     """A record of the dead-letter topic."""
 
-    def __init__(self, reason: str) -> None:
-        told = {"topic": "t", "partition": "0", "offset": "7", "code": "bad_key", "reason": reason, "size": "1"}
+    def __init__(self, reason: str, **more: str) -> None:
+        told = {"topic": "t", "partition": "0", "offset": "7", "code": "bad_key", "reason": reason, "size": "1"} | more
         self._headers = [(name, text.encode()) for name, text in told.items()]
 
     def key(self) -> bytes:
@@ -266,8 +266,8 @@ class Written:
 
 
 def test_of_two_letters_about_a_message_the_first_one_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was folded again after a crash, perhaps by another version, and rejected again."""
-    records = [Written("first"), Written("again")]
+    """It was folded again after a crash, perhaps by another version, and rejected again. What is no letter is none."""
+    records = [Written("foreign", offset="seven"), Written("first"), Written("again")]
     monkeypatch.setattr("stream.kafka.dead_letters._messages", lambda *_: iter(records))
     assert [each.reason for each in read_letters(KafkaCluster("127.0.0.1:1"), "shop")] == ["first"]
 

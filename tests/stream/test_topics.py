@@ -15,9 +15,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from stream.kafka.connection import KafkaCluster, KafkaDenied, client_settings
 from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import (
+    MESSAGE_BYTES_MIN,
+    RETENTION_MS_MIN,
+    TIMESTAMP_BEFORE_MS_MIN,
     Topic,
     TopicError,
     _check_durability,
+    _check_settings,
     _describe,
     check_topics,
     dead_letter_topic,
@@ -201,3 +205,20 @@ def test_who_may_not_make_the_topic_of_the_locations_waits_for_it(
     monkeypatch.setattr("stream.kafka.topics.describe_topic", found)
     with nullcontext() if is_there else pytest.raises(TopicError, match="it is not there"):
         ensure_locations_topic(KafkaCluster("127.0.0.1:1"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "least", "code"),
+    [
+        ("retention.ms", RETENTION_MS_MIN, "retention_too_short"),
+        ("message.timestamp.before.max.ms", TIMESTAMP_BEFORE_MS_MIN, "timestamp_limits"),
+        ("max.message.bytes", MESSAGE_BYTES_MIN, "message_size_too_small"),
+    ],
+)
+def test_a_topic_with_just_as_much_as_is_needed_is_taken(setting: str, least: int, code: str) -> None:
+    """And one that keeps its events for ever, which Kafka writes as -1."""
+    _check_settings("t", {setting: str(least)})
+    _check_settings("t", {"retention.ms": "-1", "retention.bytes": "-1"})
+    with pytest.raises(TopicError) as refused:
+        _check_settings("t", {setting: str(least - 1)})
+    assert refused.value.code == code
