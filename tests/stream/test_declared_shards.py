@@ -10,7 +10,7 @@ from stream.publish import markers as markers_of
 from stream.publish.topology import DeclaredTopology, TopologyError
 from stream.shards.map import ShardMap
 from stream.wire.codec import encode
-from stream.wire.events import VALUE, RowChange, SourceTransaction
+from stream.wire.events import VALUE, RowChange, SourceTransaction, Topology
 from stream.wire.keys import Layout, row_key
 from tests.stream.memory_log import MemoryLog
 from tests.stream.reopening import SHARD, foreign, home, reasons, start, txn
@@ -150,3 +150,10 @@ def test_a_shard_that_has_begun_cannot_succeed_another_one(known: dict[str, Any]
 def test_nobody_is_handed_over_where_an_epoch_is_given(succeeds: tuple[str, ...], takes_over: bool) -> None:
     """An epoch is given of a shard whose history is gone: there is no position at which its successor could begin."""
     assert DeclaredTopology(succeeds=succeeds).takes_over is takes_over
+
+
+@pytest.mark.parametrize(("succeeded", "ancestor"), [(3, 2), (2, 3)])
+def test_an_ancestor_of_several_epochs_is_over_in_the_highest_of_them(succeeded: int, ancestor: int) -> None:
+    """What it published in that one would otherwise be folded as if it went on."""
+    before = Topology((SHARD,), (("ks/old", ancestor),), (("ks/old", succeeded),))
+    assert before.in_a_new_epoch() == Topology((SHARD,), (), (("ks/old", 3),))

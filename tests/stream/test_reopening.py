@@ -12,7 +12,7 @@ from stream.publish.publisher import PublisherLost
 from stream.publish.resume import ResumeError
 from stream.publish.topology import DeclaredTopology
 from stream.wire.codec import current_schema, encode
-from stream.wire.events import BindName, OpenTransaction
+from stream.wire.events import BackfillTable, BindName, OpenTransaction
 from stream.wire.keys import Layout, row_key
 from tests.consumers.consuming import until
 from tests.stream.memory_log import MemoryLog
@@ -47,17 +47,19 @@ def test_the_first_batch_of_a_resumed_epoch_holds_no_event(log: MemoryLog) -> No
 
 
 def test_what_a_source_leaves_comes_back(log: MemoryLog) -> None:
-    """Open transactions, annotations, descriptions and stamps are those of the last batch."""
+    """Open transactions, names, what is read, annotations and stamps are those of the last batch."""
     with log.publisher() as out:
         out.open(start)
         out.stamp(1_700_000_123_000)
         out.annotate({"a": "b"})
         opened = (OpenTransaction(7, (), True, ()), OpenTransaction(8, (), True, ()))
-        out.publish(txn(1, BindName("db.t", 4), opened=opened))
+        read = BackfillTable("shop.t", False), BackfillTable("shop.t", True), BackfillTable("shop.u", False)
+        out.publish(txn(1, BindName("db.t", 4), *read, opened=opened))
         out.publish(txn(2, closed=(7,), checksum=9, cursor="MariaDB/0-1-1"))
     with log.publisher() as out:
         resumed = out.open(start)
     assert set(resumed.open_transactions) == {8}
+    assert (resumed.names, set(resumed.complete)) == ({"db.t": 4}, {"shop.t"})
     assert (resumed.checksum, resumed.cursor) == (9, "MariaDB/0-1-1")
     assert resumed.annotations == {"a": "b", "topic_id": "one"}
     stamps = [record["as_of_ms"] for name, record in log.records(1) if name == "Marker"]

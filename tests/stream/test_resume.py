@@ -11,6 +11,7 @@ from stream.publish.resume import ResumeError, read_declarations, read_tail, res
 from stream.wire.codec import HEADER_SIZE, decode, encode
 from tests.consumers.owning import schema
 from tests.stream.memory_log import KAFKA, MemoryLog
+from tests.stream.reopening import foreign
 from tests.upgrades.next_version import TRANSFER, announcement, topic, written
 
 
@@ -137,3 +138,19 @@ def test_the_record_time_is_the_highest_of_all_windows(monkeypatch: pytest.Monke
         log.commit([(0, encode("SourceState", _state(number, whole=number == 1)))], time_ms)
     for window in range(1, 8):
         assert read_tail(KAFKA, "t", 0, "s/0", window=window).record_time_ms == 9
+
+
+@pytest.mark.parametrize(
+    ("said", "low", "is_untruncated"),
+    [([], 0, True), ([], 1, False), ([encode("Marker", foreign("s/9"))], 0, True), (TRANSFERRED[1:], 0, False)],
+)
+def test_a_shard_without_a_state_is_new_only_where_all_is_there_and_can_be_read(
+    monkeypatch: pytest.MonkeyPatch, said: list[bytes], low: int, is_untruncated: bool
+) -> None:
+    """Retention may have taken its states, or a newer version has written them as nobody here can read them."""
+    log = MemoryLog(1)
+    log.install(monkeypatch)
+    log.commit([(0, value) for value in (b"foreign", *said)], 1)
+    log.lows = [low]
+    tail = read_tail(KAFKA, "t", 0, "s/0")
+    assert (tail.point, tail.is_untruncated) == (None, is_untruncated)
