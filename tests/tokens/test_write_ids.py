@@ -168,6 +168,7 @@ def test_a_cleaner_list_forgets_min_open_without_exceptions() -> None:
     """Like Hive, the cleaner's list keeps minOpen only if the list has an exception."""
     assert str(CleanerWriteIdList.parse("db.t:6:9::")) == f"db.t:6:{MAX}::"
     assert str(CleanerWriteIdList.parse("db.t:6:9:5:")) == "db.t:6:9:5:"
+    assert str(CleanerWriteIdList.parse("db.t:6:9::5")) == "db.t:6:9::5", "an aborted one is one, too"
 
 
 def test_a_huge_watermark_costs_nothing() -> None:
