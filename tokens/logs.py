@@ -110,6 +110,7 @@ class PostgresPosition(LogPosition):
 
     __slots__ = ("lsn", "timeline")
     flavor = "Postgres"
+    _has_slash = True
 
     def __init__(self, timeline: int, lsn: int) -> None:
         self._text = None

@@ -48,6 +48,8 @@ class Position:
     flavor: ClassVar[str] = ""
     _counts_after: ClassVar[str] = ""
     """A text that ends in this and a number has all of the same text with a smaller number; "": no text says so."""
+    _has_slash: ClassVar[bool] = False
+    """Whether its texts have a slash also without their flavor."""
     _flavors: ClassVar[dict[str, type[Position]]] = {}
 
     _text: str | None
@@ -226,7 +228,8 @@ def _parse(text: str, default_flavor: str | None) -> Position:
     if not text:
         return NO_POSITION
     flavor, slash, rest = text.partition("/")
-    if not slash:
+    default = Position._flavors.get(default_flavor or "")
+    if not slash or (default is not None and default._has_slash and flavor not in Position._flavors):
         if default_flavor is None:
             raise TokenError(
                 f"position {excerpt(text)} has no flavor",

@@ -77,6 +77,8 @@ def test_the_command_prints_a_line_or_an_object(capsys: pytest.CaptureFixture[st
     assert run(["compare", "db.t:12:7:7,12:", "db.t:12:7:7,8,12:", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["order"], answer["hive_compare"], answer["a_covers_b"]) == ("newer", 1, True)
+    assert run(["compare", "16/9", "Postgres/16/A", "--flavor", "Postgres"]) == 0
+    assert capsys.readouterr().out == "older: B holds all of A, and more\n"
     assert run(["compare", "MariaDB/0-1", "MariaDB/0-1-6"]) == 1
     assert "error[bad_token]: MariaDB GTID '0-1'" in capsys.readouterr().err
     assert run(["compare", "MariaDB/0-1-5"]) == 2

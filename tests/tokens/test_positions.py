@@ -252,6 +252,16 @@ def test_a_servers_uuid_is_the_same_in_upper_case() -> None:
     assert lower.append(f"{A.upper()}:5") == lower
 
 
+@pytest.mark.parametrize("text", ["16/B374D84", "3:16/B374D84", "Postgres/3:16/B374D84", "HiveEvent/5", ""])
+def test_a_place_in_a_write_ahead_log_needs_no_flavor_where_it_is_the_default(text: str) -> None:
+    """Its slash is not that behind a flavor; one that is named wins."""
+    whole = text if not text or text.startswith(("Postgres", "HiveEvent")) else f"Postgres/{text}"
+    assert parse(text, "Postgres") == parse(whole)
+    if whole != text:
+        with pytest.raises(TokenError, match="unknown flavor"):
+            parse(text, "MariaDB")
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [
