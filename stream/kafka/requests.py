@@ -6,7 +6,8 @@ A source that is down finds them when it starts. It keeps in its own state how f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from time import monotonic
 from typing import Final
 
@@ -60,7 +61,9 @@ class HotKeysSender:
 
     def send(self, keyspace: str, shard: str, table: str, row_keys: Iterable[bytes]) -> None:
         """Ask the source of ``shard`` for rows of a table."""
-        request = HotKeys(table, [key.partition(SEPARATOR)[2].decode() for key in row_keys])
+        request = HotKeys(table, list(_primary_keys(row_keys)))
+        if not request.keys:
+            return
         if self._producer is None:
             more = {"message.timeout.ms": SEND_TIMEOUT_MS, "linger.ms": 0}
             self._producer = Producer(client_settings(self._kafka, **more))
@@ -86,6 +89,13 @@ class HotKeysSender:
         """Send what can be sent at once."""
         if self._producer is not None:
             self._producer.flush(CLOSE_TIMEOUT_S)
+
+
+def _primary_keys(row_keys: Iterable[bytes]) -> Iterator[str]:
+    """Of those that can be of a row: whoever reads may ask for any bytes."""
+    for key in row_keys:
+        with suppress(UnicodeDecodeError):
+            yield key.partition(SEPARATOR)[2].decode()
 
 
 def send_request(kafka: KafkaCluster, keyspace: str, shard: str, value: bytes) -> int:

@@ -180,6 +180,16 @@ def test_hot_rows_that_can_not_be_asked_for_end_nothing(error: Exception) -> Non
     assert len(told) == 1
 
 
+def test_keys_that_are_no_text_are_not_asked_for() -> None:
+    """Owners are asked for any bytes. The fold, which asks for those that are read most, must not end by them."""
+    sent: list[bytes] = []
+    sender: Any = requests.HotKeysSender(NOWHERE)
+    sender._producer = SimpleNamespace(produce=lambda _, value, *__, **___: sent.append(value), poll=lambda _: 0)
+    for keys in ([b"shop.t\0\xff", b"shop.t\0[1]"], [b"shop.t\0\xff"]):
+        sender.send("shop", "shop/0", "shop.t", keys)
+    assert [requests.read_hot_keys(value) for value in sent] == [requests.HotKeys("shop.t", ["[1]"])]
+
+
 def test_a_source_that_ends_leaves_nothing_of_its_requests_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """librdkafka ends a process in which a client is destroyed in a thread of its own."""
     closed: list[str] = []
