@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from consumers.store.index import INDEX
 from consumers.store.leader_epochs import FILE_NAME, UNKNOWN, keep_leader_epoch, kept_leader_epoch
 from consumers.store.manifest import read_manifest, write_manifest
 from consumers.store.rocks.database import Rocks
-from consumers.store.store import ROCKS_NAME, StoreView
+from consumers.store.store import ROCKS_NAME, PartitionStore, StoreView
 from tests.consumers.histories import LAYOUT, key, marker, start
+from tests.consumers.store.test_indexes import BY_NAME, having
+from tests.consumers.store.test_indexes import open_at as open_indexed
 from tests.consumers.storing import change, crash, open_at
 
 
@@ -143,3 +146,34 @@ def test_a_look_at_an_index_that_failed_is_not_gone_on_with(tmp_path: Path) -> N
         rocks.scan_index(INDEX + b"x", 9)
     assert rocks.scan_index(INDEX + b"x", 9) == [INDEX + b"x"]
     rocks.close()
+
+
+STEPS: dict[str, tuple[str, Callable[[PartitionStore], object]]] = {
+    "look": ("get", lambda store: store.get(key(1))),
+    "looks": ("get_many", lambda store: store.begins([key(1)])),
+    "range": ("scan", lambda store: store.between(key(1), key(2), 9)),
+    "index": ("scan_index", lambda store: having(store, "a")),
+    "commit": ("ingest", lambda store: store.commit()),
+}
+
+
+@pytest.mark.parametrize("is_damage", [True, False])
+@pytest.mark.parametrize("step", STEPS)
+def test_whoever_finds_damage_says_so_for_all(
+    tmp_path: Path, step: str, is_damage: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the store may be served from then on, by whichever look. A disk that is away for a moment is none."""
+    asked, take = STEPS[step]
+    error = StoreCorruptError("a block is damaged") if is_damage else DiskIOError("the disk is away")
+
+    def fail(*_: object) -> None:
+        raise error
+
+    store = open_indexed(tmp_path, BY_NAME)
+    store.apply(change(1, {key(7, "shop.others"): b"one"}))
+    with monkeypatch.context() as trouble:
+        trouble.setattr(store._rocks, asked, fail)
+        with pytest.raises(type(error)):
+            take(store)
+    assert store.broken is (error if is_damage else None)
+    crash(store)
