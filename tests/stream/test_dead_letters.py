@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from freshet.cli import run
 from stream.kafka import dead_letters
@@ -335,3 +335,23 @@ def test_a_message_that_no_broker_takes_back_keeps_its_letter(monkeypatch: pytes
     monkeypatch.setattr(DeadLetterPublisher, "resolve", lambda *_: pytest.fail("it is not resolved"))
     with pytest.raises(KafkaUnreachable):
         dead_letters.retry(kafka, "shop", letter.id)
+
+
+def test_a_letter_waits_for_room_in_the_queue_and_not_for_what_never_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many at once fill it for a moment. One that librdkafka refuses is told, or its message would be lost."""
+    errors: list[Exception] = [BufferError("full"), BufferError("full")]
+    done: list[str] = []
+
+    def produce(*_: object, **__: object) -> None:
+        if errors:
+            raise errors.pop()
+        done.append("produce")
+
+    producer = SimpleNamespace(produce=produce, poll=lambda _: done.append("poll"))
+    monkeypatch.setattr(dead_letters, "Producer", lambda _: producer)
+    publisher = DeadLetterPublisher(KafkaCluster("127.0.0.1:1"), "shop")
+    assert publisher.send(DeadLetter("t", 0, 7, "bad_key", "", b"x"))
+    assert done == ["poll", "poll", "produce", "poll"]
+    errors.append(KafkaException(KafkaError(KafkaError._INVALID_ARG)))
+    with pytest.raises(DeadLetterError, match="t/0/8 cannot be written"):
+        publisher.send(DeadLetter("t", 0, 8, "bad_key", "", b"x"))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupState, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from consumers.process.loop import SESSION_TIMEOUT_MS
@@ -94,3 +95,28 @@ def test_a_group_that_shares_partitions_out_is_left_to_it(
     admin = SimpleNamespace(describe_consumer_groups=lambda names, **_: dict.fromkeys(names, described))
     monkeypatch.setattr(asking, "AdminClient", lambda _: nullcontext(admin))
     assert unassigned(KafkaCluster("127.0.0.1:1"), "group", {"t": 2, "other": 1}) == found
+
+
+@pytest.mark.parametrize("joins_at", [3, None])
+def test_a_member_that_joins_for_a_rebalance_leaves_again(
+    joins_at: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as it has joined, and whatever happens: it wants no events, and its share would be nobody's."""
+    told: list[Callable[..., object]] = []
+    done: list[str] = []
+
+    def poll(_: float) -> None:
+        done.append("poll")
+        if joins_at is None:
+            raise KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+        if len(done) == joins_at:
+            told[0]()
+
+    def subscribe(_: list[str], on_assign: Callable[..., object]) -> None:
+        told.append(on_assign)
+
+    consumer = SimpleNamespace(subscribe=subscribe, poll=poll, close=lambda: done.append("close"))
+    monkeypatch.setattr(asking, "open_consumer", lambda *_: consumer)
+    with nullcontext() if joins_at else pytest.raises(KafkaException):
+        rebalance(KafkaCluster("127.0.0.1:1"), "group")
+    assert done == ["poll"] * (joins_at or 1) + ["close"]
