@@ -242,7 +242,7 @@ def test_a_transaction_tells_which_one_it_is_a_copy_of(origin: str, known: Origi
 
 def test_the_columns_that_choose_a_partition_are_those_of_the_last_description() -> None:
     """A DDL may have changed them: by those of before, rows of a range would be left out."""
-    prefixes = {"shop.t": 0}
+    prefixes: dict[str, int | None] = {"shop.t": 0}
     described = {"table": "shop.t", "prefix": 1, "columns": [], "primary_key": ["a"], "cacheable": True, "reason": ""}
     item = replace(transaction(b"[1]", b"{}"), events=[RecordEvent(1, "TableSchema", described)])
     Encoder(Choice(), Layout(1), prefixes).transaction(item, CHECKPOINT)
