@@ -220,6 +220,8 @@ class Survey:
     def _cut_frame(self, frame: dict[str, Any]) -> None:
         shard, epoch, ordinal, first = frame["shard"], frame["epoch"], frame["ordinal"], 0
         for size, gtid, timestamp in zip(frame["transactions"], frame["gtids"], frame["timestamps"], strict=True):
+            if not size:  # without rows it has no place, and nothing to be cut; no publisher writes one now
+                continue
             last = ordinal + frame["ordinals"][first + size - 1]
             is_in = self._cut_at(shard, (epoch, ordinal + frame["ordinals"][first]), last, gtid, timestamp)
             if not is_in and self.as_of.vector is None:

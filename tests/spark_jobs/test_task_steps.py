@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,10 @@ from spark_jobs.export import NOTES, STAGED, Commit, ExportTask, finish_commit, 
 from spark_jobs.exporting.changes import Changes, Exported
 from spark_jobs.output import RebuildError
 from spark_jobs.partition import SPILL_PREFIX
+from spark_jobs.source.cut import AsOf, Survey
 from stream.wire.events import VALUE
-from tests.consumers.histories import frame, key, marker, start, value
+from tests.consumers.histories import SHARD, frame, gtid, key, marker, start, value
+from tests.spark_jobs.source.shop import BEGUN
 from tests.spark_jobs.test_export import batches, description
 from tests.spark_jobs.test_partition import task
 from tests.spark_jobs.topics import in_arrow
@@ -36,6 +39,23 @@ def test_a_table_that_was_cached_in_between_is_told_to_be_cached_no_longer() -> 
     changes.add(range(4), [start(), *told])
     found = [row for table, _, _, rows in changes.take() if table == "shop.items" for row in rows]
     assert [(row["_kind"], row["_ordinal"]) for row in found] == [("not_cached", 2), ("not_cached", 4)]
+
+
+def test_a_transaction_without_rows_moves_no_row_into_another_one() -> None:
+    """No publisher of today writes one; an old form of frames has room for it, and the fold takes its rows."""
+    said: dict[str, Any] = {"transactions": [0, 1, 0, 1, 0], "timestamps": [BEGUN + each for each in range(5)]}
+    empty = frame([(key(1), VALUE, b"{}", 2), (key(2), VALUE, b"{}", 3)], gtids=[*map(gtid, range(5))], **said)
+    changes = Changes(0, Exported(0))
+    changes.add([0], [empty])
+    [(_, _, _, rows)] = changes.take()
+    assert [(row["_key"], row["_gtid"], row["_time"]) for row in rows] == [
+        ("[1]", gtid(1), BEGUN + 1),
+        ("[2]", gtid(3), BEGUN + 3),
+    ]
+    for seconds, cut in ((BEGUN + 2, 3), (BEGUN + 9, 4)):
+        survey = Survey("shop.items", AsOf(seconds=seconds))
+        survey.read(0, [start(), empty, marker(3, as_of_ms=1_000 * (BEGUN + 99))])
+        assert survey.cut == {SHARD: (1, cut)}
 
 
 def test_what_is_gone_since_the_last_spill_is_gone(tmp_path: Path) -> None:
