@@ -104,6 +104,10 @@ class Micro:
         Raises the `FreshetError` of a micro-batch. If Spark failed: as `spark_jobs.offsets.check_topic` where the topic
         is the cause, else `RebuildError`.
         """
+        with spark_errors():  # where the JVM has died, neither the query nor its progress answers
+            self._run(messages)
+
+    def _run(self, messages: Any) -> None:
         from pyspark.errors import PySparkException
 
         remove_checkpoints(self._root)
@@ -221,8 +225,8 @@ def spark_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # py4j's own, such as those of Java code that PySpark does not know, and of a JVM that has died
-        if isinstance(error, PySparkException) or any(
+        # py4j's own, such as those of Java code that PySpark does not know; and what a JVM that has died answers to it
+        if isinstance(error, PySparkException | ConnectionError) or any(
             each.__module__ == "py4j.protocol" for each in type(error).__mro__
         ):
             raise spark_failed(error) from error
@@ -237,4 +241,6 @@ def spark_failed(error: Exception) -> FreshetError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     cause = causes[-1].removeprefix("Caused by: ") if causes else (lines or [type(error).__name__])[0]
+    if isinstance(error, ConnectionError):
+        cause = f"its JVM has ended ({cause})"
     return RebuildError(f"Spark failed: {cause[:400]}", hint="look at Spark's log (--spark-log); run it again to go on")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from freshet.local.artifacts import jars
 from freshet.local.java import find_java
 from spark_jobs.session import SparkSettings, spark_session
 from stream.kafka.connection import KafkaCluster
+from tests.spark_jobs.in_memory import TopicInMemory
 from tests.spark_jobs.topics import TestTopic
 
 
@@ -36,3 +38,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def topic(kafka: KafkaCluster, keyspace_name: str) -> Callable[[int], TestTopic]:
     """Creates the keyspace's event topic with the given number of partitions."""
     return lambda partitions: TestTopic(kafka, keyspace_name, partitions)
+
+
+@pytest.fixture
+def in_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], TopicInMemory]]:
+    """Creates a topic in memory with the given number of partitions, which a Spark in memory reads."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda partitions: TopicInMemory(partitions, monkeypatch)
+    signal.signal(signal.SIGINT, before)
