@@ -164,6 +164,42 @@ def test_a_column_has_the_type_that_it_had_first() -> None:
     ]
 
 
+def test_of_columns_that_differ_in_their_case_alone_one_is_typed() -> None:
+    """Spark takes their names for one, and could read none of them; the values of the others are kept as they are."""
+    row = {"image": {"id": 1, "ID": 2, "Name": "x"}}
+    found = table_of([row], {"id": "int", "ID": "int", "NAME": "text", "Name": "text"})
+    assert found.column_names[-2:] == ["id", "NAME"]
+    [kept] = found.to_pylist()
+    assert (kept["id"], kept["NAME"], dict(kept["_untyped"])) == (1, None, {"ID": "2", "Name": '"x"'})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("int", True),
+        ("bit", False),
+        ("year", 1.5),
+        ("int", "1"),
+        ("int", 2**63),
+        ("int", -(2**63) - 1),
+        ("double", True),
+        ("float", "1"),
+        ("text", 1),
+        ("varchar", ["x"]),
+        ("date", "0000-00-00"),
+        ("datetime", "2024-01-02 25:00:00"),
+        ("binary", "AAE="),
+        ("binary", {"base64": "?"}),
+        ("binary", {}),
+    ],
+)
+def test_a_value_without_a_form_in_its_columns_type_is_kept_as_it_is(kind: str, value: Any) -> None:
+    """Whatever a description says, an image may have anything: it ends no export, and is no other value."""
+    [row] = table_of([{"image": {"c": value}}], {"c": kind}).to_pylist()
+    assert row["c"] is None
+    assert json.loads(dict(row["_untyped"])["c"]) == value
+
+
 @pytest.fixture(params=["America/New_York", "Asia/Tokyo"])
 def elsewhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine whose own time is not UTC."""

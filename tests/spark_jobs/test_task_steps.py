@@ -58,6 +58,19 @@ def test_a_transaction_without_rows_moves_no_row_into_another_one() -> None:
         assert survey.cut == {SHARD: (1, cut)}
 
 
+def test_a_task_writes_a_file_for_so_many_bytes_and_not_for_each_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They count from the last file on. Of thousands of files RocksDB would make few for hours."""
+    monkeypatch.setattr("spark_jobs.partition.SPILL_BYTES", 4_000)
+    messages = [start(), *(value(each, b'{"n":"%s"}' % (b"x" * 1_000), each) for each in range(2, 18))]
+    with task(tmp_path).open(0) as fold:
+        for at, message in enumerate(messages):
+            fold.fold(*in_arrow([at], [message]))
+        assert 2 <= fold._files <= len(messages) // 2
+        assert fold.finish().entries == len(messages) - 1
+
+
 def test_what_is_gone_since_the_last_spill_is_gone(tmp_path: Path) -> None:
     """The file of before still has it: the fold must not see it there."""
     with task(tmp_path).open(0) as fold:
