@@ -25,7 +25,7 @@ from spark_jobs.engine.kafka_options import java_settings
 from spark_jobs.export import NOTES, STAGED, Commit, ExportRequest, _export_batch
 from spark_jobs.exporting.changes import Exported
 from spark_jobs.offsets import OffsetsError, Range, TopicBounds, check_topic
-from spark_jobs.output import Begun, RebuildError, find_stores
+from spark_jobs.output import Begun, RebuildError, _locked, exclusive, find_stores
 from spark_jobs.rebuild import _reached
 from spark_jobs.session import signals_deferred
 from spark_jobs.source.cut import AsOf, AsOfError
@@ -79,6 +79,31 @@ def test_a_live_store_beside_a_checkpoint_is_ambiguous(tmp_path: Path) -> None:
     with pytest.raises(RebuildError) as refused:
         find_stores(tmp_path)
     assert refused.value.code == "ambiguous_stores"
+
+
+@pytest.mark.parametrize(("names", "is_one"), [(("1", "2"), True), (("a/1", "b/2"), False), (("1", "1/2"), False)])
+def test_only_what_lies_side_by_side_are_checkpoints_of_one_store(
+    names: tuple[str, str], is_one: bool, tmp_path: Path
+) -> None:
+    """What is farther and lies elsewhere is another data set: nobody has said which of them is meant."""
+    for offset, name in enumerate(names, 7):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        write_manifest(tmp_path / name, Manifest("shop", 0, "t1", "", offset=offset))
+    if is_one:
+        assert find_stores(tmp_path) == {0: tmp_path / names[1]}
+        return
+    with pytest.raises(RebuildError) as refused:
+        find_stores(tmp_path)
+    assert refused.value.code == "ambiguous_stores"
+
+
+def test_a_lock_that_was_removed_meanwhile_is_none_though_another_run_has_made_it_anew(tmp_path: Path) -> None:
+    """Each of the two would lock a file of its own, and both would write."""
+    target, path = tmp_path / "out", tmp_path / ".out.lock"
+    with path.open("a") as old:
+        path.unlink()
+        with exclusive(target):
+            assert not _locked(old, path, target)
 
 
 def test_a_store_that_was_not_begun_begins_where_it_was_asked_to(tmp_path: Path) -> None:

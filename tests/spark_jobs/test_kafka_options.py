@@ -65,6 +65,11 @@ def test_a_clients_own_certificate_is_sent_as_text(tmp_path: Path) -> None:
     }
 
 
+def test_a_key_store_of_another_kind_stays_one() -> None:
+    """Java reads it by its own setting, which librdkafka does not know."""
+    assert java_settings({"ssl.keystore.location": "own.jks", "ssl.keystore.type": "JKS"})["ssl.keystore.type"] == "JKS"
+
+
 @pytest.mark.parametrize(("name", "text"), [("ssl.ca.location", None), ("ssl.key.pem", "-----BEGIN RSA PRIVATE KEY-")])
 def test_a_certificate_that_spark_cannot_use_is_refused_without_its_text(
     tmp_path: Path, name: str, text: str | None

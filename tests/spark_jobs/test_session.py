@@ -275,10 +275,13 @@ def test_a_jvm_that_has_died_since_is_replaced(has_died: bool, tmp_path: Path, m
     launched: list[Any] = []
     monkeypatch.setattr(pyspark.SparkContext, "_gateway", old)
     monkeypatch.setattr(pyspark.SparkContext, "_jvm", None)
-    monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", "of before")
+    monkeypatch.setattr(pyspark.sql.SparkSession, "_instantiatedSession", "of before")
     monkeypatch.setattr(pyspark.SparkContext, "_ensure_initialized", lambda *, gateway: launched.append(gateway))
     monkeypatch.setattr("pyspark.java_gateway.launch_gateway", lambda *_: "another")
     monkeypatch.setattr("spark_jobs.session.check_java", lambda _: str(tmp_path / "jre" / "bin" / "java"))
     monkeypatch.setenv("JAVA_HOME", "of before")
     _start_jvm(pyspark.SparkConf(loadDefaults=False), SparkSettings())
     assert launched == (["another"] if has_died else [])
+    held = pyspark.SparkContext._active_spark_context, pyspark.sql.SparkSession._instantiatedSession
+    assert held == ((None, None) if has_died else ("of before", "of before")), "the next one would be taken for it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -92,6 +93,20 @@ def test_the_base_of_a_run_that_never_began_is_made_anew(
     )
     assert base_stores("file:///snapshots", "shop", KAFKA, target, Needed()) == tmp_path / ".out.base"
     assert kept == [is_begun]
+
+
+@pytest.mark.parametrize(("end", "is_kept"), [(None, True), (6, True), (5, True), (4, False)])
+def test_a_killed_run_that_is_past_the_end_is_of_no_use(
+    end: int | None, is_kept: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A store goes back nowhere. One that is right at the end only has to be completed."""
+    target = tmp_path / "out"
+    target.mkdir()
+    (tmp_path / ".out.base").mkdir()
+    found = SimpleNamespace(chosen=SimpleNamespace(start={0: 5}))
+    monkeypatch.setattr("spark_jobs.rebuild.prepare", lambda *_, **__: found)
+    clear_useless(RebuildRequest("shop", KAFKA, target, None if end is None else {0: end}))
+    assert (target.exists(), (tmp_path / ".out.base").exists()) == (is_kept, is_kept)
 
 
 @pytest.mark.parametrize(

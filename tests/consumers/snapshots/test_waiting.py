@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import wait
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,18 +13,19 @@ import pytest
 from consumers.process.restoring import BackgroundRestores, StillRestoring
 from consumers.snapshots.checking import check_snapshot
 from consumers.snapshots.errors import SnapshotError
-from consumers.snapshots.finding import Wanted
+from consumers.snapshots.finding import Wanted, find_snapshots
 from consumers.snapshots.patience import Patience, Stopped
 from consumers.snapshots.places import Place
 from consumers.snapshots.pruning import remove_snapshot
 from consumers.snapshots.restoring import Snapshots, restore_partition
-from consumers.snapshots.writing import UPLOADS
+from consumers.snapshots.writing import UPLOADS, write_snapshot
 from consumers.store.directory import partition_directory
 from consumers.store.leader_epochs import kept_leader_epoch
+from consumers.store.store import PartitionStore
 from stream.kafka.topics import Topic
 from tests.consumers.snapshots import made
 from tests.consumers.snapshots.made import only, snapshot_of
-from tests.data_at_rest.history import KEYSPACE, TOPIC_ID
+from tests.data_at_rest.history import KEYSPACE, TOPIC_ID, messages
 
 
 def test_who_has_heard_all_is_given_up_no_more() -> None:
@@ -112,6 +115,28 @@ def test_a_snapshot_without_files_of_a_partition_is_no_beginning_of_it(tmp_path:
     assert wanted.refusal(snapshot) is None
     assert refused is not None
     assert refused.code == "snapshot_differs"
+
+
+@pytest.mark.parametrize(("topic_id", "is_one"), [(TOPIC_ID, True), ("another", False)])
+def test_a_snapshot_is_of_one_history_also_where_a_partition_had_no_message(
+    topic_id: str, is_one: bool, tmp_path: Path
+) -> None:
+    """Such a partition knows no layout, the others do. Of stores of several topics there is none."""
+    place, stores = Place(str(tmp_path / "snapshots")), {}
+    for partition, upto, of_topic in ((0, 60, TOPIC_ID), (1, 0, topic_id)):
+        open_at: dict[str, Any] = {"keyspace": KEYSPACE, "partition": partition, "topic_id": of_topic}
+        stores[partition] = tmp_path / str(partition)
+        with closing(PartitionStore.open(tmp_path / "data", **open_at)) as store:
+            store.fold(list(enumerate(messages()[:upto])))
+            store.checkpoint(stores[partition])
+    if is_one:
+        snapshot = write_snapshot(place, stores, made_from="owners")
+        assert (snapshot.offsets, bool(snapshot.layout)) == ({0: 60, 1: 0}, True)
+        return
+    with pytest.raises(SnapshotError) as refused:
+        write_snapshot(place, stores, made_from="owners")
+    assert refused.value.code == "snapshot_differs"
+    assert [each.snapshot for each in find_snapshots(place, KEYSPACE)] == [None]
 
 
 def test_a_store_that_is_made_from_a_snapshot_has_its_leader_epoch(tmp_path: Path) -> None:
