@@ -23,7 +23,7 @@ from freshet.auditing import Audit, Audited, audit
 from spark_jobs.output import RebuildError, find_stores
 from spark_jobs.rebuild import RebuildRequest, checkpoint_offsets, rebuild
 from spark_jobs.session import SparkSettings
-from tests.consumers.histories import key
+from tests.consumers.histories import key, marker, start
 from tests.spark_jobs.in_memory import Happen, TopicInMemory
 from tests.spark_jobs.test_export import rows_in
 from tests.spark_jobs.test_streaming import differences
@@ -230,6 +230,21 @@ def test_an_audit_may_begin_with_what_was_folded_from_the_topic_alone(owners: Ow
     assert (found.since, found.snapshot) == ("", ""), "a base that was given goes before, and is not proved"
     owners.upto = {0: 20}
     assert owners.audited().since == "", "they are not as far as any"
+
+
+def test_a_topic_that_lacks_what_the_live_state_began_with_is_refused(owners: Owners, filled: TopicInMemory) -> None:
+    """What is left is whole, from the beginning of an epoch: but a fold of it is equal to no right state."""
+    ends = filled.ends()
+    told: dict[str, Any] = {"epoch": 2, "layout": "xxh3_64;partitions=2"}
+    for partition in range(2):
+        for shard in ("shop/0", "shop/1"):
+            filled.write(partition, [start(epoch=2, shard=shard), marker(1, shard=shard, **told)])
+    owners.stores()
+    for partition, end in ends.items():
+        filled.delete_before(partition, end)
+    with pytest.raises(RebuildError, match="what the live state began with") as refused:
+        owners.audited()
+    assert refused.value.code == "history_incomplete"
 
 
 def test_an_audit_does_not_begin_with_what_is_damaged(owners: Owners, filled: TopicInMemory) -> None:
