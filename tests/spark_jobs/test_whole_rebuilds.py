@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+from consumers.store.digest import digest_items
 from spark_jobs.offsets import OffsetsError
 from spark_jobs.output import REPORT_NAME, RebuildError, find_stores, read_report
 from spark_jobs.rebuild import RebuildRequest, checkpoint_begins, rebuild
+from stream.wire.codec import READER_VERSION, NewerWireError
 from tests.consumers.histories import marker, start
 from tests.spark_jobs.in_memory import CONTROL, JvmDied, TopicInMemory
 from tests.spark_jobs.test_streaming import differences
-from tests.spark_jobs.topics import rows
+from tests.spark_jobs.topics import items_of, rows
 
 Topics = Callable[[int], TopicInMemory]
 SMALL = 14
@@ -65,6 +67,10 @@ def test_micro_batches_add_up_to_the_report_of_one(in_memory: Topics, tmp_path: 
     assert one == other
     assert (parts.dead_letters > 3, parts.messages) == (True, sum(filled.ends().values()) - 2)
     assert min(each.rows for each in parts.partitions) > SMALL
+    for partition, store in find_stores(tmp_path / "parts").items():
+        digest, items = digest_items(items_of(store))
+        assert parts.partitions[partition].digest == digest
+        assert 0 < parts.partitions[partition].entries < items
     assert read_report(tmp_path / "parts") == parts
     assert differences(filled, tmp_path / "parts", tmp_path / "live") == []
     assert left_beside(tmp_path / "parts") == []
@@ -83,6 +89,15 @@ def test_a_run_that_failed_is_gone_on_with_and_folds_nothing_twice(in_memory: To
     assert left_beside(target) == []
     again = rebuild(filled.session(), request_of(filled, target))
     assert (again.messages, again.ends) == (0, filled.ends())
+
+
+def test_what_a_task_says_is_told_with_its_own_code(in_memory: Topics, tmp_path: Path) -> None:
+    """Spark turns it into a failure of the query: whoever is told that alone looks for it in Spark's log."""
+    filled = in_memory(1)
+    filled.write(0, [start(), marker(1, reader_version=READER_VERSION + 1)])
+    with pytest.raises(RebuildError) as refused:
+        rebuild(filled.session(), request_of(filled, tmp_path / "out"))
+    assert refused.value.code == NewerWireError.code != RebuildError.code
 
 
 def test_a_virtual_machine_that_dies_is_told_in_one_line(in_memory: Topics, tmp_path: Path) -> None:
