@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +11,15 @@ from typing import Any
 import psutil
 import pytest
 
+from freshet import cli
 from freshet.checks import machine, postgres, source
+from freshet.checks.finding import Check
 from freshet.checks.machine import GIB
 from freshet.checks.source import DAY_S, Sized
+from freshet.commands import doctor
 from freshet.sections.sources import MariaDBSourceSettings
-from stream.sources.mariadb.connection import ConnectionSettings
+from stream.sources.debezium.connector import Connector
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
 from stream.sources.mariadb.schema import TableInfo
 
 SERVER = ConnectionSettings("127.0.0.1", 1, "u", "p")
@@ -94,3 +100,78 @@ def test_the_memory_of_a_container_is_its_own(
     monkeypatch.setattr(Path, "read_text", lambda path, *_, **__: told[path.name])
     [check] = machine._memory()
     assert check.status == status
+
+
+class Chunks:
+    """A reader of chunks of so many rows, after which the table ends; one below nought can't be read."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.sizes, self.closed = [*sizes], 0
+
+    def estimated_rows(self, _: str) -> int:
+        return 0
+
+    def read(self, *_: object) -> Any:
+        size = self.sizes.pop(0) if self.sizes else 0
+        if size < 0:
+            raise MariaDBError("it is locked")
+        return SimpleNamespace(rows=[()] * size, last=("key",) if self.sizes else None)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "per_s"),
+    [((10,), 10.0), ((10, 30), 20.0), ((10, 20, 30, 1_000), 20.0), ((), None), ((-1,), None), ((10, -1), None)],
+)
+def test_a_sample_counts_all_rows_that_were_read_and_ends_its_session(
+    sizes: tuple[int, ...], per_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each chunk takes a second here, and three are enough. The session would hold its snapshot open."""
+    seconds = itertools.count()
+    reader, table = Chunks(*sizes), SimpleNamespace(name="shop.t", describe=lambda: None)
+    monkeypatch.setattr(source, "ChunkReader", lambda _: reader)
+    monkeypatch.setattr(source, "time", SimpleNamespace(perf_counter=lambda: float(next(seconds))))
+    assert source._rows_per_s(SERVER, table) == per_s  # type: ignore[arg-type]
+    assert reader.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("sessions", "grants", "status", "found"),
+    [
+        ([("c", "Binlog Dump GTID")], "", "ok", "c reads"),
+        ([("c", "Sleep"), ("other", "Binlog Dump")], "GRANT PROCESS ON *.* TO x", "warning", "no session of c reads"),
+        ([("c", "Sleep"), ("other", "Binlog Dump")], "", "warning", "can't be seen"),
+        ([], "GRANT ALL PRIVILEGES ON *.* TO x", "warning", "no session of c reads"),
+    ],
+)
+def test_a_replica_of_somebody_else_is_not_the_connector(
+    sessions: list[tuple[str, str]], grants: str, status: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is a session of its user that reads no log: at the wrong server nothing would ever fit."""
+    listed = [(1, user, "host", None, command, 0, "", None) for user, command in sessions]
+    monkeypatch.setattr(source, "fetch_all", lambda _, sql: listed if "PROCESSLIST" in sql else [(grants,)])
+    check = source._reads_here(NOBODY, Connector("pre", ("", ""), user="c"), SERVER)
+    assert check.status == status
+    assert found in check.found
+
+
+@pytest.mark.parametrize(
+    ("words", "examined"),
+    [
+        ([], ["machine"]),
+        (["--kafka"], ["kafka"]),
+        (["--source", "shop"], ["shop"]),
+        (["--source", "shop", "--kafka"], ["shop", "kafka"]),
+    ],
+)
+def test_what_is_asked_for_is_examined_and_nothing_else(
+    words: list[str], examined: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both where both are asked for: what nobody looked at would pass for healthy."""
+    monkeypatch.setattr(doctor, "_of_machine", lambda _: [Check("machine", "ok", "")])
+    monkeypatch.setattr(doctor, "_of_kafka", lambda _: [Check("kafka", "ok", "")])
+    monkeypatch.setattr(doctor, "_of_source", lambda _, keyspace: iter([Check(keyspace, "ok", "")]))
+    assert cli.run(["doctor", "--json", *words]) == 0
+    assert [each["name"] for each in json.loads(capsys.readouterr().out)["checks"]] == examined
