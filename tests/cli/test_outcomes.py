@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from prometheus_client import generate_latest
@@ -86,29 +86,83 @@ def test_one_letter_that_stays_is_told_by_the_exit_code(
     assert cli.run(["dlq", "retry", "shop"]) == code
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_damaged_directory_is_told_by_the_exit_code_wherever_it_is(
-    number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("words", [[], ["--dry-run"]])
+def test_a_dry_run_has_put_no_letter_back(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The byte cache may have several; the last one says nothing of the first."""
+    """A script that reads what was done must not take what would be for it."""
+    results = [RetryResult(DeadLetter("t", 0, at, "", ""), problem) for at, problem in enumerate(("", "bad"))]
+    asked: list[bool] = []
 
-    class Place:
-        closed = 0
+    def retry(*_: object, dry_run: bool) -> list[RetryResult]:
+        asked.append(dry_run)
+        return results
 
-        def __init__(self, path: Path, _: object) -> None:
-            self.name = path.name
+    monkeypatch.setattr("freshet.commands.dlq.retry", retry)
+    assert cli.run(["dlq", "retry", "shop", "--json", *words]) == 1
+    assert [json.loads(line)["retried"] for line in capsys.readouterr().out.splitlines()] == [not words, False]
+    assert asked == [bool(words)]
 
-        def verify(self) -> tuple[int, int]:
-            return 7, int(self.name == str(number))
 
-        def close(self) -> None:
-            Place.closed += 1
+@pytest.mark.parametrize(
+    ("words", "dismissed"), [([], None), (["t/0/1", "--all"], None), (["t/0/1"], "t/0/1"), (["--all"], "")]
+)
+def test_all_letters_are_dismissed_only_where_all_are_meant(
+    words: list[str], dismissed: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An id that is left out, as by a variable that is not set, does not stand for all of them."""
+    asked: list[str] = []
 
+    def dismiss(_: object, keyspace: str, letter: str) -> list[DeadLetter]:
+        assert keyspace == "shop"
+        asked.append(letter)
+        return []
+
+    monkeypatch.setattr("freshet.commands.dlq.dismiss", dismiss)
+    assert cli.run(["dlq", "dismiss", "shop", *words]) == (2 if dismissed is None else 0)
+    assert asked == ([] if dismissed is None else [dismissed])
+
+
+class Place:
+    """A directory of the byte cache; of the one called ``damaged`` a block is."""
+
+    closed: ClassVar[list[str]] = []
+    damaged: ClassVar[str] = ""
+
+    def __init__(self, path: Path, _: object) -> None:
+        self.name = path.name
+
+    def verify(self) -> tuple[int, int]:
+        return 7, int(self.name == Place.damaged)
+
+    def close(self) -> None:
+        Place.closed.append(self.name)
+
+
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Place]:
+    """Two directories."""
     for name in ("0", "1"):
         (tmp_path / name).mkdir()
+    monkeypatch.setattr(Place, "closed", [])
     monkeypatch.setattr("serving.bytecache.shared.joined.Joined", Place)
+    return Place
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_damaged_directory_is_told_by_the_exit_code_wherever_it_is(
+    number: int, places: type[Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The byte cache may have several; the last one says nothing of the first."""
+    monkeypatch.setattr(places, "damaged", str(number))
     assert cli.run(["bytes", "verify", "--bytes-dirs", "0,1"]) == 1
-    assert Place.closed == 2
+    assert places.closed == ["0", "1"]
+
+
+def test_a_directory_that_is_not_there_leaves_no_other_one_open(places: type[Place]) -> None:
+    """Who owns it for the moment of a command gives it back: a reader that waits for it would have no cache."""
+    assert cli.run(["bytes", "verify", "--bytes-dirs", "0,none,1"]) == 1
+    assert places.closed == ["0"]
 
 
 def test_an_owner_that_does_not_answer_is_told_by_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,12 +221,15 @@ def test_no_place_is_a_place_too(words: list[str], place: str, monkeypatch: pyte
     assert given == [(None, place)]
 
 
-@pytest.mark.parametrize("listener", ["serve", "consumer"])
+@pytest.mark.parametrize("is_alone", [True, False])
+@pytest.mark.parametrize(("listener", "other"), [("serve", "consumer"), ("consumer", "serve")])
 def test_a_secret_is_checked_by_the_listener_that_has_tokens(
-    listener: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    listener: str, other: str, is_alone: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A machine often has only fronts, or only owners."""
-    Path("freshet.toml").write_text(f'[{listener}.tokens.one]\nhash = "{digest_of(b"s")}"\n')
+    """A machine often has only fronts, or only owners. That the one refuses it says nothing of the other."""
+    text = f'[{listener}.tokens.one]\nhash = "{digest_of(b"s")}"\n'
+    text += "" if is_alone else f'[{other}.tokens.two]\nhash = "{digest_of(b"t")}"\n'
+    Path("freshet.toml").write_text(text)
     monkeypatch.setattr("freshet.commands.token._secret", lambda: b"s")
     assert cli.run(["token", "check"]) == 0
     assert capsys.readouterr().out.startswith(f"{listener}: one, roles read")
