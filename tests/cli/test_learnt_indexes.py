@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
+import pymysql
 import pytest
 from pydantic import ValidationError
 
 from consumers.store.index import Index
-from freshet.indexes import _keep, _kept, indexes_to_keep
+from freshet.indexes import _keep, _kept, indexes_to_keep, learnt_at
 from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import free_ports
 from freshet.settings import KeyspaceSettings, Settings
 from stream.sources.learnt_indexes import LearntIndex
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
+from stream.sources.mariadb.schema import TableFilter
 
 
 def settings(directory: Path, server: MariaDBAddress | None, database: str, *indexes: str) -> Settings:
@@ -99,3 +103,17 @@ def test_a_file_that_can_not_be_read_keeps_nothing(content: bytes | None, tmp_pa
     assert _kept(path) == []
     _keep(path, [LearntIndex("shop.t", "a", ("a",))])
     assert _kept(path) == [LearntIndex("shop.t", "a", ("a",))]
+
+
+def test_a_source_that_breaks_off_keeps_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A front asks again and again, and the server would have no session left for anybody."""
+    closed: list[bool] = []
+
+    def breaks_off(_: object) -> None:
+        raise pymysql.err.OperationalError(2013, "Lost connection")
+
+    monkeypatch.setattr("freshet.indexes.connect", lambda _: SimpleNamespace(close=lambda: closed.append(True)))
+    monkeypatch.setattr("freshet.indexes.read_charsets", breaks_off)
+    with pytest.raises(MariaDBError, match="Lost connection"):
+        learnt_at(ConnectionSettings(), TableFilter(("shop",)))
+    assert closed == [True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from consumers.owner.protocol import PartitionStatus, ShardStatus
@@ -11,6 +12,7 @@ from consumers.store.index import Index
 from freshet.indexes import indexes_to_keep
 from freshet.lag.tables import table_lags
 from freshet.settings import Settings
+from stream.changes.last import LastChange
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import Topic
 from stream.sources.learnt_indexes import LearntIndex
@@ -46,3 +48,25 @@ def test_an_index_that_no_cache_can_keep_is_not_kept(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("freshet.indexes._learn", lambda _: learnt)
     settings = Settings(data_dir=tmp_path, keyspaces={"shop": {"indexes": "schema"}})  # type: ignore[dict-item]
     assert indexes_to_keep(settings, "shop") == (Index("shop.t", ("a",)),)
+
+
+def test_the_last_change_is_one_that_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in the topic behind the fold is in no answer yet: told as folded, it would hide that it is late."""
+    looked: list[tuple[dict[int, int], set[str]]] = []
+
+    def look(_: KafkaCluster, __: str, ends: dict[int, int], tables: set[str]) -> dict[str, LastChange]:
+        looked.append((ends, tables))
+        return {"shop.t": LastChange("shop.t", "row", "shop/0", "MariaDB/0-1-5", 1, 0, 3, 1, 5)}
+
+    monkeypatch.setattr("freshet.lag.tables.describe_topic", lambda *_: Topic("t", "t1", 2))
+    monkeypatch.setattr("freshet.lag.tables.last_changes", look)
+    statuses = {
+        number: msgspec.structs.replace(status(), partition=number, offset=at, position=at, end=9, tables=tables)
+        for number, (at, tables) in enumerate([(4, {"shop.t": True}), (7, {"shop.t": False, "shop.u": True})])
+    }
+    found = {each.table: each for each in table_lags(Settings(), "shop", statuses)}
+    assert looked == [({0: 4, 1: 7}, {"shop.t", "shop.u"})]
+    assert {name: (each.whole, each.partitions, each.last is None) for name, each in found.items()} == {
+        "shop.t": (1, 2, False),
+        "shop.u": (1, 2, True),
+    }

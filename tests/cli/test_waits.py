@@ -6,6 +6,7 @@ import json
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -24,8 +25,8 @@ from stream.kafka.connection import KafkaCluster
 from stream.kafka.locations import Announcement
 from stream.sources.mariadb.backfill.choice import CHOICE
 from stream.sources.mariadb.backfill.progress import TableProgress
-from stream.sources.status import SourceStatus
-from stream.wire.events import ResumePoint
+from stream.sources.status import CURSORS, SourceStatus
+from stream.wire.events import DescribeTable, ResumePoint
 
 
 def point(offset: int) -> ResumePoint:
@@ -172,3 +173,29 @@ def test_progress_is_followed_until_nothing_is_left(
     monkeypatch.setattr(backfill, "_progress", progress)
     assert backfill._follow(_Place(Settings(), "shop", "shop/0"), "") == point(0)
     assert capsys.readouterr().err.splitlines() == [f"shop.t  {state}", "shop.t  complete"]
+
+
+@pytest.mark.parametrize(
+    ("begun", "then", "is_whole"),
+    [("a", "a", False), ("a", "b", True), ("a", "ab", True), ("ab", "b", True), ("a", "", True), ("", "", True)],
+)
+def test_progress_is_read_anew_when_another_table_is_read(
+    begun: str, then: str, is_whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a table is complete stands beside its rows: a look at the place alone would show it as it was."""
+    monkeypatch.setattr(backfill, "SHOW_EVERY_S", 0.0)
+    states: Iterator[Any] = iter(["reading", "complete"])
+    looks: list[bool] = []
+
+    def look(_: _Place, before: ResumePoint | None = None) -> ResumePoint:
+        looks.append(before is None)
+        tables = begun if len(looks) == 1 else then
+        found = point(0)
+        found.annotations[CURSORS] = json.dumps([found.epoch, {each: [None, 0] for each in tables}])
+        found.descriptions = dict.fromkeys("ab", DescribeTable("t", (), ()))
+        return found
+
+    monkeypatch.setattr(backfill, "_point", look)
+    monkeypatch.setattr(backfill, "_progress", lambda *_: [TableProgress("a", next(states))])
+    backfill._follow(_Place(Settings(), "shop", "shop/0"), "")
+    assert looks == [True, False, *([True] if is_whole else [])]
