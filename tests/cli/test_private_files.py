@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,8 +14,13 @@ import pytest
 
 from freshet import cli
 from freshet.checks.files import examine_files, others_may_read
+from freshet.commands.local import _write_settings
+from freshet.local.hive.site import MetastoreDatabase, write_site
+from freshet.local.mariadb import MariaDBAddress, MariaDBServer
+from freshet.local.state import ServerRecord
 from freshet.sections.secrets import read_files
 from freshet.settings import load_settings
+from freshet.together.alone import alone
 
 SETTINGS = """
 data_dir = "stores"
@@ -111,11 +117,17 @@ def test_a_closed_directory_above_protects(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "mask"), [("consume --keyspace export", "0o77"), ("snapshots make", "0o77"), ("export shop", "0o0")]
+    ("words", "before", "mask"),
+    [
+        ("consume --keyspace export", "0o0", "0o77"),
+        ("snapshots make", "0o300", "0o377"),
+        ("export shop", "0o0", "0o0"),
+    ],
 )
-def test_a_process_makes_private_files(words: str, mask: str) -> None:
+def test_a_process_makes_private_files(words: str, before: str, mask: str) -> None:
     """The real program takes the rights of others from what it will make, whoever started it; but for exports."""
-    code = "import os; os.umask(0); from freshet import cli; cli.run = lambda: print(oct(os.umask(0))) or 0; cli.main()"
+    code = f"import os; os.umask({before}); from freshet import cli; "
+    code += "cli.run = lambda: print(oct(os.umask(0))) or 0; cli.main()"
     command = [sys.executable, "-c", code, *words.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == mask
@@ -129,3 +141,46 @@ def test_the_doctor_tells_it(place: Path, monkeypatch: pytest.MonkeyPatch, capsy
     [found] = json.loads(capsys.readouterr().out)["checks"]
     assert (found["name"], found["status"]) == ("files", "warning")
     assert "db.password" in found["found"]
+
+
+def settings_of_local_servers(place: Path) -> Path:
+    """They have the password of the MariaDB."""
+    _write_settings(place, {"mariadb": ServerRecord("mariadb", 1, 0.0, "127.0.0.1:3306", "data", "log")})
+    return place / "freshet.toml"
+
+
+def site_of_a_metastore(place: Path) -> Path:
+    """It has the password of its database."""
+    address = MariaDBAddress("127.0.0.1", 3306, "root", "geheim")
+    write_site(place / "conf", MetastoreDatabase(address, "metastore"), place / "warehouse")
+    return place / "conf" / "metastore-site.xml"
+
+
+def accounts_of_a_database(place: Path) -> Path:
+    """They have the password of its administrator."""
+    server = MariaDBServer(place, port=1)
+    server._ports = (1,)
+    server._arguments(place / "data")
+    return place / "init.sql"
+
+
+def directory_of_stores(place: Path) -> Path:
+    """It will have rows."""
+    with alone(place / "stores"):
+        return place / "stores"
+
+
+@pytest.mark.parametrize(
+    "make", [settings_of_local_servers, site_of_a_metastore, accounts_of_a_database, directory_of_stores]
+)
+def test_what_local_servers_keep_is_private(
+    make: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their commands leave the mask as it is, since servers make files for others, too."""
+    monkeypatch.setattr("freshet.local.mariadb.server_home", lambda: tmp_path)
+    before = os.umask(0)
+    try:
+        made = make(tmp_path)
+    finally:
+        os.umask(before)
+    assert made.stat().st_mode & 0o077 == 0
