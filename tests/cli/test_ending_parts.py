@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from http.client import BadStatusLine, IncompleteRead
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from urllib.error import URLError
 import pytest
 
 from freshet import cli
+from freshet.commands.up import _local_servers
 from freshet.together import running, watching
 from freshet.together.parts import Part
 from freshet.together.running import PartFailed, Together
@@ -149,19 +151,34 @@ def test_a_front_that_breaks_off_its_answer_is_asked_again(error: Exception, mon
     assert Watch("http://front", "", lambda _: None, ["shop"])._ask() is None
 
 
-def test_the_front_is_looked_for_at_the_port_that_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("port", "words"), [("0", []), ("8480", ["--port", "0"])])
+def test_the_front_is_looked_for_at_the_port_that_it_is_given(
+    port: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Port 0 is any free one: chosen once, before anything starts, or nobody would find it."""
     settings = tmp_path / "freshet.toml"
     settings.write_text('[keyspaces.shop.source]\nkind = "mariadb"\ndatabases = ["shop"]\n')
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FRESHET_SERVE__PORT", "0")
+    monkeypatch.setenv("FRESHET_SERVE__PORT", port)
     told: list[tuple[str, ...]] = []
     looked: list[str] = []
     monkeypatch.setattr(Together, "run", lambda each: told.extend(part.part.arguments for part in each._parts))
     monkeypatch.setattr(Watch, "start", lambda each: looked.append(each._url))
-    assert cli.run(["--config", str(settings), "up"]) == 0
+    assert cli.run(["--config", str(settings), "up", *words]) == 0
     [serve] = [each for each in told if each[0] == "serve"]
     [url] = looked
-    port = url.rpartition(":")[2]
-    assert serve == ("serve", f"--port={port}")
-    assert int(port) > 0
+    chosen = url.rpartition(":")[2]
+    assert serve == ("serve", f"--port={chosen}")
+    assert int(chosen) not in (0, 8480)
+
+
+@pytest.mark.parametrize("started", [["kafka", "mariadb"], ["mariadb"], []])
+def test_local_servers_that_ran_before_run_on(started: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever started them goes on using them. The others end with it, however it ends."""
+    stopped: list[str] = []
+    monkeypatch.setattr("freshet.commands.local.start_servers", lambda **_: ([], started))
+    monkeypatch.setattr("freshet.commands.local.stop_servers", stopped.extend)
+    with suppress(KeyError), _local_servers():
+        assert stopped == []
+        raise KeyError
+    assert stopped == started

@@ -54,6 +54,9 @@ def test_a_part_for_each_source_one_consumer_and_one_front() -> None:
         ("consume", "--keyspace=shop", "--workers=2"),
         ("serve", "--port=8481"),
     ]
+    twice = parts_of(settings, ["shop", "big", "shop"], None, None)  # two sources would fight for a shard
+    assert [part for part in twice if not part.needed] == parts[:3]
+    assert twice[3].arguments == ("consume", "--keyspace=shop", "--keyspace=big")
 
 
 def test_sources_do_not_fight_for_one_port() -> None:
