@@ -74,9 +74,17 @@ def ran(server: Server, consumer: Consumer) -> None:
         assert threading.current_thread() is not threading.main_thread()  # its source may not answer: the front does
         return beside
 
+    async def both() -> None:
+        in_time = asyncio.timeout(WAIT_S)
+        try:
+            async with in_time:
+                await run_node(front, made)
+        finally:
+            assert not in_time.expired(), "it waits on"  # what ended then, and why, is the test's own doing
+
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
-        asyncio.run(asyncio.wait_for(run_node(front, made), WAIT_S))
+        asyncio.run(both())
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

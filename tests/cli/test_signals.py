@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from freshet import cli
-from freshet.signals import SIGNALS, stopping_on_signals
+from freshet.signals import SIGNALS, signals_held, stopping_on_signals
 
 PATIENCE_S = 60
 
@@ -66,3 +66,47 @@ def test_who_was_terminated_says_so_whatever_came_later(
         with pytest.raises(KeyboardInterrupt):
             cli._interrupt(os.getpid(), number, None)
     assert cli._interrupted() == code
+
+
+@pytest.mark.parametrize(
+    ("words", "is_service"),
+    [
+        ("consume", True),
+        ("get shop t 1", False),
+        ("verify shop", False),
+        ("verify shop --every 60", True),
+        ("verify shop --every=60", True),
+        ("log shop --follow", True),
+        ("sink shop sqlite:// --table t", True),
+        ("sink shop sqlite:// --table t --once", False),
+    ],
+)
+def test_what_goes_on_until_it_is_stopped_is_a_service(words: str, is_service: bool) -> None:
+    """Its supervisor is told that it has failed, if its ordinary end is not taken for one."""
+    name, *arguments = words.split()
+    [entry] = [each for each in cli.ENTRIES if each.name == name]
+    assert entry.is_service(arguments) is is_service
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_that_is_held_strikes_at_the_end(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more than may be held ends the process at once; not one that is ignored, as after nohup."""
+    told: list[object] = []
+    before = signal.signal(number, lambda *_: told.append("struck"))
+    monkeypatch.setattr("freshet.signals.os.kill", lambda _, ends: told.append(ends))
+    try:
+        with signals_held(at_most=1):
+            signal.raise_signal(number)
+            assert told == []
+        assert told == ["struck"]
+        with signals_held(at_most=1):
+            signal.raise_signal(number)
+            signal.raise_signal(number)
+            assert told == ["struck", number]
+        told.clear()
+        signal.signal(number, signal.SIG_IGN)
+        with signals_held(at_most=0):
+            signal.raise_signal(number)
+        assert told == []
+    finally:
+        signal.signal(number, before)
