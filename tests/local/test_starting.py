@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
 from freshet.commands import local
+from freshet.local import process as processes
 from freshet.local import server as servers
 from freshet.local.errors import LocalServerError
+from freshet.local.mariadb import MariaDBServer
 from freshet.local.process import ServerProcess
 from freshet.local.server import START_ATTEMPTS, LocalServer
 from freshet.local.state import ServerRecord, read_state, write_state
+from freshet.settings import load_settings
 from tests.patience import PATIENCE_S
 
 TAKEN = "Address in use"
@@ -129,3 +134,50 @@ def test_a_server_that_has_died_is_forgotten_with_those_that_are_stopped(
     assert local.stop_servers(["kafka"]) == []
     assert read_state(tmp_path / "state.json") == []
     assert not (tmp_path / "freshet.toml").exists()
+
+
+def test_the_fronts_port_stands_beside_the_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other commands of the directory find both. It is forgotten when servers are started or stopped."""
+    monkeypatch.setattr(local, "_home", lambda: tmp_path)
+    servers = {"kafka": ServerRecord("kafka", 1, 0.0, "127.0.0.1:7", str(tmp_path), "log")}
+    local._write_settings(tmp_path, servers)
+    usual = load_settings(tmp_path / "freshet.toml").serve.port
+    local.note_front(7499)
+    found = load_settings()
+    assert (found.kafka.bootstrap, found.serve.port) == ("127.0.0.1:7", 7499)
+    local._write_settings(tmp_path, servers)
+    assert load_settings().serve.port == usual
+
+
+def test_a_password_is_what_it_is_also_for_the_server(tmp_path: Path) -> None:
+    """In SQL some of its letters have a meaning."""
+    told = MariaDBServer(tmp_path, password="it's a \\ secret")._accounts()
+    assert [line.partition("IDENTIFIED BY ")[2] for line in told if "IDENTIFIED" in line] == [
+        r"'it\'s a \\ secret';"
+    ] * 2
+
+
+class Socket:
+    """One of a kernel that gives the lowest port that nobody has."""
+
+    held: ClassVar[set[int]] = set()
+
+    def __init__(self) -> None:
+        self._port = 0
+
+    def bind(self, _: tuple[str, int]) -> None:
+        self._port = next(port for port in itertools.count(1) if port not in self.held)
+        self.held.add(self._port)
+
+    def getsockname(self) -> tuple[str, int]:
+        return "127.0.0.1", self._port
+
+    def close(self) -> None:
+        self.held.discard(self._port)
+
+
+def test_ports_that_the_kernel_chooses_are_different_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is held until all are found: it may give one again as soon as it is free. Afterwards all are."""
+    monkeypatch.setattr(processes, "socket", SimpleNamespace(socket=Socket))
+    assert processes._any_ports(3) == [1, 2, 3]
+    assert Socket.held == set()
