@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from freshet import cli
 from lab.demo.summary import Findings
 from tests.patience import PATIENCE_S
 
@@ -52,3 +53,31 @@ def test_times_are_told_by_who_answered() -> None:
     findings.note_times({"cache": [each / 1000 for each in range(100, 0, -1)], "source": []})
     assert "from the cache 51.0 ms (half of them), 100.0 ms (99 %)" in findings.summary()
     assert findings.as_json()["took_ms"] == {"cache": [51.0, 100.0]}
+
+
+@pytest.mark.parametrize(
+    ("words", "is_unattended", "seconds"),
+    [
+        ([], False, None),
+        ([], True, 20.0),
+        (["--json"], False, 20.0),
+        (["--seconds", "3", "--json"], True, 3.0),
+        (["--seconds", "3"], False, 3.0),
+    ],
+)
+def test_a_demo_that_nobody_looks_at_ends_by_itself(
+    words: list[str], is_unattended: bool, seconds: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who wants its findings as JSON is a program, also on a terminal."""
+    asked: list[float | None] = []
+
+    def run(seconds: float | None, *_: object, **__: object) -> Findings:
+        asked.append(seconds)
+        return Findings()
+
+    monkeypatch.delenv("DEMO_SECONDS", raising=False)
+    monkeypatch.setattr("spark_jobs.session.check_pyspark", lambda: None)
+    monkeypatch.setattr("lab.demo.run.is_unattended", lambda: is_unattended)
+    monkeypatch.setattr("lab.demo.run.run_demo", run)
+    cli.run(["demo", *words])
+    assert asked == [seconds]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from freshet import cli
 from freshet.commands.log import _into_topic
 from freshet.settings import Settings
 from serving.changelog.files import Heading
@@ -69,3 +72,23 @@ def test_a_front_that_is_away_while_a_table_is_described_is_waited_for(
     else:
         _into_topic(*given, once=False, included=included)
         assert front.asked == [*["shop shop.items"] * 3, "shop shop.gone"]
+
+
+@pytest.mark.parametrize("tables", [["shop.a", "shop.b"], ["shop.b", "shop.a", "shop.b"]])
+def test_a_log_goes_on_in_whatever_order_its_tables_are_named(
+    tables: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is the same log; else its files would be refused as those of another one."""
+    headings: list[Heading] = []
+
+    def opened(to: Path, heading: Heading, *, keep_s: float | None) -> Any:
+        assert (to, keep_s) == (tmp_path, 43_200.0)
+        headings.append(heading)
+        return nullcontext()
+
+    monkeypatch.setattr("freshet.commands.log.front_client", lambda *_: nullcontext())
+    monkeypatch.setattr("freshet.commands.log.LogFiles", opened)
+    monkeypatch.setattr("freshet.commands.log.write_log", lambda *_, **__: None)
+    words = [word for table in tables for word in ("--table", table)]
+    assert cli.run(["log", "shop", "--to", str(tmp_path), "--keep-days", "0.5", "--before", *words]) == 0
+    assert headings == [Heading("shop", ["shop.a", "shop.b"], included=["before"])]
