@@ -46,12 +46,12 @@ from stream.wire.batch import BatchLimits
 
 ROWS = {"kind": "mariadb", "databases": ["shop"]}
 CONNECTOR = {"topic_prefix": "pre", "connect_url": "http://connect:8083"}
-KINDS: dict[str, dict[str, Any]] = {
-    "mariadb": {"source": ROWS},
-    "mysql": {"source": ROWS | {"kind": "mysql"}},
-    "debezium": {"source": ROWS | {"kind": "debezium"} | CONNECTOR},
-    "hive": {"kind": "catalog", "source": {"kind": "hive"}},
-    "workload": {"kind": "catalog", "source": {"kind": "workload"}},
+SOURCES: dict[str, dict[str, Any]] = {
+    "source mariadb": {"source": ROWS},
+    "source mysql": {"source": ROWS | {"kind": "mysql"}},
+    "source debezium": {"source": ROWS | {"kind": "debezium"} | CONNECTOR},
+    "source hive": {"kind": "catalog", "source": {"kind": "hive"}},
+    "source workload": {"kind": "catalog", "source": {"kind": "workload"}},
 }
 
 
@@ -94,26 +94,26 @@ def write(**settings: Any) -> None:
 
 
 @pytest.mark.parametrize("is_new", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("command", SOURCES)
 def test_a_new_epoch_is_begun_by_the_source_and_allowed_to_its_publisher(
-    kind: str, is_new: bool, started: Started
+    command: str, is_new: bool, started: Started
 ) -> None:
     """States that contradict each other stop the publisher, which the hint of that error says to end so."""
-    write(keyspaces={"k": KINDS[kind]})
-    assert cli.run(["source", kind, "k", *(["--new-epoch"] if is_new else [])]) == 0
+    write(keyspaces={"k": SOURCES[command]})
+    assert cli.run([*command.split(), "k", *(["--new-epoch"] if is_new else [])]) == 0
     [(source, make)] = started.sources
     _, publisher = make()
     assert publisher["new_epoch"] is is_new
-    assert (source.new_epoch if kind == "workload" else source._new_epoch_for == "asked_for") is is_new
+    assert (source.new_epoch if command == "source workload" else source._new_epoch_for == "asked_for") is is_new
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_publisher_and_its_topics_are_as_the_settings_say(kind: str, started: Started) -> None:
+@pytest.mark.parametrize("command", SOURCES)
+def test_a_publisher_and_its_topics_are_as_the_settings_say(command: str, started: Started) -> None:
     """A topic that is kept for less than was meant loses what nobody can publish again."""
     batches = {"batch_interval_ms": 12, "batch_bytes": 34_567, "frame_bytes_max": 4_321, "frame_rows_max": 765}
-    keyspace = KINDS[kind] | {"partitions": 3, "retention_ms": 2 * DAY_MS, "invalidate": ["shop.carts"]}
+    keyspace = SOURCES[command] | {"partitions": 3, "retention_ms": 2 * DAY_MS, "invalidate": ["shop.carts"]}
     write(keyspaces={"k": keyspace}, publisher=batches | {"declare_every_s": 98})
-    assert cli.run(["source", kind, "k"]) == 0
+    assert cli.run([*command.split(), "k"]) == 0
     [(_, make)] = started.sources
     given, publisher = make()
     assert started.topics == [("k", 3, 2 * DAY_MS), ("k",)]
