@@ -10,7 +10,7 @@ import pytest
 import typer
 from pydantic import SecretStr
 
-from freshet import cli
+from freshet import cli, logs
 from freshet.settings import Settings, load_settings
 
 SETTINGS = """
@@ -180,3 +180,28 @@ def test_an_option_stands_for_its_setting(words: str, given: dict[str, Any], mon
     [settings] = seen
     after = flat(settings.model_dump())
     assert {name: value for name, value in after.items() if name not in before or before[name] != value} == given
+
+
+@pytest.mark.parametrize("words", ["get shop t 1", "log shop", "sink shop sqlite:// --table shop.t"])
+@pytest.mark.parametrize("url", ["", "http://front:1"])
+def test_the_front_that_is_named_is_the_one_that_is_asked(
+    words: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else that of the settings: its rows may be those of another installation."""
+    asked: list[str] = []
+
+    def client(_: Settings, url: str = "") -> None:
+        asked.append(url)
+        raise typer.Exit
+
+    monkeypatch.setattr(f"freshet.commands.{words.split()[0]}.front_client", client)
+    assert cli.run([*words.split(), *(["--url", url] if url else [])]) == 0
+    assert asked == [url]
+
+
+@pytest.mark.parametrize(("words", "form"), [([], "console"), (["--log-format", "json"], "json")])
+def test_processes_that_are_started_log_as_the_one_that_starts_them(words: list[str], form: str) -> None:
+    """Workers and the parts of `freshet up`: who reads their lines expects one format."""
+    Path("freshet.toml").write_text('[log]\nformat = "console"\nlevel = "warning"\n')
+    assert cli.run([*words, "token", "new", "one"]) == 0
+    assert logs.configured == (form, "warning")
