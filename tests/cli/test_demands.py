@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Self
 
 import pytest
@@ -32,6 +33,7 @@ class Front:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.found = True
 
     def __enter__(self) -> Self:
         return self
@@ -47,7 +49,7 @@ class Front:
 
     def get_row(self, *_: object, last_known: bool = False, **__: object) -> Row:
         self.asked.append("last known" if last_known else "proved")
-        return Row("cache", "fresh", "why", "token", True, {})
+        return Row("cache", "fresh", "why", "token", self.found, {} if self.found else None)
 
 
 @pytest.mark.parametrize(
@@ -94,3 +96,15 @@ def test_a_gtid_is_taken_for_no_other_kind_of_position(of: dict[str, object]) ->
         position_of(settings, "k", "0-1-5")
     assert "Postgres/" in refused.value.hint
     assert position_of(settings, "k", "MariaDB/0-1-5") == "MariaDB/0-1-5"
+
+
+@pytest.mark.parametrize(("found", "code"), [(True, 0), (False, 1)])
+def test_a_row_that_is_not_there_is_told_by_the_exit_code(
+    found: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script asks for nothing else."""
+    front = Front()
+    front.found = found
+    monkeypatch.setattr("freshet.commands.get.front_client", lambda *_: front)
+    assert cli.run(["get", "shop", "shop.t", "1", "--json"]) == code
+    assert json.loads(capsys.readouterr().out)["found"] is found
