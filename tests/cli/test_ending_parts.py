@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,7 @@ import pytest
 from freshet import cli
 from freshet.commands.up import _local_servers
 from freshet.together import running, watching
+from freshet.together.alone import AlreadyUp, alone
 from freshet.together.parts import Part
 from freshet.together.running import PartFailed, Together
 from freshet.together.watching import STILL_AFTER, Watch
@@ -182,3 +184,56 @@ def test_local_servers_that_ran_before_run_on(started: list[str], monkeypatch: p
         assert stopped == []
         raise KeyError
     assert stopped == started
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """The keyspaces that each `freshet up` waits for; nothing runs. In a directory with settings of local servers."""
+    waited: list[set[str]] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FRESHET_SERVE__PORT", "0")
+    own = tmp_path / ".freshet" / "local" / "freshet.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text("".join(f'[keyspaces.{name}]\nkind = "rows"\n' for name in ("shop", "bank")))
+    monkeypatch.setattr(Together, "run", lambda _: None)
+    monkeypatch.setattr(Watch, "start", lambda each: waited.append(each._waiting))
+    monkeypatch.setattr("freshet.commands.local.start_servers", lambda **_: ([], []))
+    return waited
+
+
+@pytest.mark.parametrize(
+    ("words", "waits"), [([], {"shop", "bank"}), (["--keyspace", "bank"], {"bank"}), (["--local"], {"shop", "bank"})]
+)
+def test_all_is_ready_once_all_is_that_runs(words: list[str], waits: set[str], ran: list[set[str]]) -> None:
+    """What another machine may run is not waited for. Local servers may be up already, and their settings used."""
+    assert cli.run(["up", *words]) == 0
+    assert ran == [waits]
+
+
+def test_local_servers_are_not_started_beside_those_of_the_settings(
+    ran: list[set[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They would not be used, and nobody would see why rows are missing."""
+    Path("freshet.toml").write_text("[keyspaces.shop]\n")
+    assert cli.run(["up", "--local"]) == 1
+    assert "freshet.toml names its own servers" in capsys.readouterr().err
+    assert ran == []
+
+
+def test_a_directory_is_held_by_one_at_a_time_and_nobody_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one says so at once; its sources would take those of the first to their end."""
+    lock = fcntl.flock
+
+    def look(handle: Any, how: int) -> None:
+        assert how & fcntl.LOCK_NB, "it would wait"
+        lock(handle, how)
+
+    monkeypatch.setattr("freshet.together.alone.fcntl.flock", look)
+    for _ in range(2):
+        with alone(tmp_path / "stores"):
+            with pytest.raises(AlreadyUp, match="another `freshet up` runs with the stores"):
+                alone(tmp_path / "stores").__enter__()
+            with alone(tmp_path / "others"):
+                pass
