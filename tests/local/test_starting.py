@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from freshet import cli
 from freshet.commands import local
 from freshet.local import process as processes
 from freshet.local import server as servers
@@ -181,3 +182,83 @@ def test_ports_that_the_kernel_chooses_are_different_ones(monkeypatch: pytest.Mo
     monkeypatch.setattr(processes, "socket", SimpleNamespace(socket=Socket))
     assert processes._any_ports(3) == [1, 2, 3]
     assert Socket.held == set()
+
+
+class Kept:
+    """The local servers of a directory: which of those that were started before still run, and which can't start."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.running: set[str] = set()
+        self.broken: set[str] = set()
+        self.started: list[str] = []
+
+    def record(self, name: str) -> ServerRecord:
+        """As `local up` notes it."""
+        return ServerRecord(name, 1, 0.0, "127.0.0.1:7", str(self.home / name), "log")
+
+    def start(self, name: str) -> ServerRecord:
+        """Starts one, or fails."""
+        if name in self.broken:
+            raise LocalServerError(f"{name} does not start")
+        self.started.append(name)
+        self.running.add(name)
+        return self.record(name)
+
+    @property
+    def names(self) -> list[str]:
+        """Of those that are noted."""
+        return [each.name for each in read_state(self.home / "state.json")]
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
+    """None was started yet."""
+    found = Kept(tmp_path / "local")
+    monkeypatch.setattr(local, "_home", lambda: found.home)
+    monkeypatch.setattr(ServerRecord, "process", lambda each: object() if each.name in found.running else None)
+    for name in local.SERVERS:
+        monkeypatch.setattr(local, f"_start_{name}", lambda *_, name=name: found.start(name))
+    return found
+
+
+@pytest.mark.parametrize("number", range(len(local.USUAL)))
+def test_a_server_that_has_started_is_known_though_another_one_has_not(number: int, kept: Kept) -> None:
+    """Nobody could stop it, and the next start would find its port taken."""
+    broken = local.USUAL[number]
+    kept.broken = {broken}
+    with pytest.raises(LocalServerError, match=f"{broken} does not start"):
+        local.start_servers()
+    assert kept.names == kept.started == [name for name in local.USUAL if name != broken]
+    kept.broken = set()
+    servers, started = local.start_servers()
+    assert [each.name for each in servers] == kept.names == list(local.USUAL)
+    assert started == [broken]
+
+
+def test_a_server_that_has_died_is_started_again(kept: Kept) -> None:
+    """It is noted as started; that it runs is another thing. The others are left alone."""
+    local.start_servers()
+    kept.running -= {"mariadb"}
+    kept.started.clear()
+    assert local.start_servers()[1] == kept.started == ["mariadb"]
+
+
+@pytest.mark.parametrize("has_metastore", [False, True])
+def test_a_metastore_takes_the_place_of_the_workload(has_metastore: bool, kept: Kept) -> None:
+    """A keyspace has one source; two of them would be no settings at all."""
+    local.start_servers([*local.USUAL, *(["hive"] if has_metastore else [])])
+    settings = load_settings(kept.home / "freshet.toml")
+    source = settings.keyspace("hive").source
+    assert source is not None
+    assert source.kind == ("hive" if has_metastore else "workload")
+    assert [*settings.keyspaces] == ["shop", "hive"]
+
+
+def test_the_status_of_servers_is_told_by_the_exit_code(kept: Kept) -> None:
+    """None at all is none that runs."""
+    assert cli.run(["local", "status"]) == 1
+    local.start_servers()
+    assert cli.run(["local", "status"]) == 0
+    kept.running -= {"kafka"}
+    assert cli.run(["local", "status"]) == 1
