@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -180,3 +181,24 @@ def test_a_directory_that_is_not_there_is_not_made(tmp_path: Path, capsys: pytes
         assert cli.run(["bytes", *words, "--bytes-dirs", f"{tmp_path}/none"]) == 1
         assert "no_bytes_dir" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("uri", "protocol"), [("s3://lake/a", "s3"), ("/lake/a", "file"), ("lake/a", "file"), ("gs://bucket/a", "gs")]
+)
+def test_each_part_of_a_file_is_told_with_its_hosts(
+    uri: str, protocol: str, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a part begins is an offset in the file, as whoever divides the work has it."""
+    asked: list[tuple[Any, ...]] = []
+
+    def filesystem(name: str, *, target_protocol: str, hosts: list[str]) -> Any:
+        asked.append((name, target_protocol, hosts))
+        return SimpleNamespace(hosts_of=lambda of: [["b", "a"], ["a"]] if of == uri else [])
+
+    monkeypatch.setattr("fsspec.filesystem", filesystem)
+    assert cli.run(["bytes", "where", uri]) == 1
+    assert "bytes.hosts names no host" in capsys.readouterr().err
+    monkeypatch.setenv("FRESHET_BYTES__HOSTS", "a,b")
+    assert run("where", uri) == [{"start": 0, "hosts": ["b", "a"]}, {"start": 64 * MIB, "hosts": ["a"]}]
+    assert asked == [("freshet", protocol, ["a", "b"])]

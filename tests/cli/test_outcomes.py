@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+import sqlalchemy as sa
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
@@ -25,6 +26,7 @@ from freshet.commands.sink import _reached
 from freshet.sections.access import TokenSettings
 from freshet.settings import load_settings
 from serving.client import StreamEvent
+from serving.sink.errors import SinkError
 from stream.access.grants import digest_of
 from stream.kafka.dead_letters import DeadLetter, RetryResult
 from stream.kafka.topics import Topic
@@ -277,3 +279,25 @@ def test_a_copy_has_all_once_it_is_where_the_keyspace_was(at: int, is_done: bool
 
     client: Any = Client()
     assert _reached(client, "shop", frozenset({"shop/0"}))(Vector.parse_known(vector(at))[0]) is is_done
+
+
+@pytest.mark.parametrize(
+    "error", [None, sa.exc.OperationalError("INSERT", {}, Exception("full")), SinkError("differs")]
+)
+def test_a_copy_is_left_in_order_however_its_sink_ends(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its connections are given back; what the database said is told without rows."""
+    disposed: list[bool] = []
+
+    def run(**_: object) -> None:
+        if error is not None:
+            raise error
+
+    engine = SimpleNamespace(dispose=lambda: disposed.append(True))
+    monkeypatch.setattr("freshet.commands.sink._engine", lambda *_: engine)
+    monkeypatch.setattr("freshet.commands.sink.front_client", lambda *_: nullcontext())
+    monkeypatch.setattr("freshet.commands.sink.Sink", lambda *_, **__: SimpleNamespace(run=run))
+    assert cli.run(["sink", "shop", "sqlite://", "--table", "shop.t"]) == (0 if error is None else 1)
+    assert disposed == [True]
+    assert ("error[sink_failed]" in capsys.readouterr().err) is isinstance(error, sa.exc.SQLAlchemyError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from freshet.commands.log import _into_topic
 from freshet.settings import Settings
 from serving.changelog.files import Heading
 from serving.changelog.writing import Included
-from serving.client import NotFoundError, Unavailable, Unreachable
+from serving.client import NotFoundError, StreamEvent, Unavailable, Unreachable
 
 
 class Client:
@@ -92,3 +93,22 @@ def test_a_log_goes_on_in_whatever_order_its_tables_are_named(
     words = [word for table in tables for word in ("--table", table)]
     assert cli.run(["log", "shop", "--to", str(tmp_path), "--keep-days", "0.5", "--before", *words]) == 0
     assert headings == [Heading("shop", ["shop.a", "shop.b"], included=["before"])]
+
+
+@pytest.mark.parametrize(("words", "until"), [([], "now"), (["--follow"], "")])
+def test_what_was_committed_is_printed_and_what_comes_later_only_if_it_is_followed(
+    words: list[str], until: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """How far a stream is, and that it has told all, is no event of the log."""
+    asked: list[tuple[Any, ...]] = []
+
+    def stream(keyspace: str, begin: str, **more: Any) -> list[StreamEvent]:
+        asked.append((keyspace, begin, more["until"], more["tables"], more["key"], more["include_before"]))
+        kinds = ("watermark", "transaction", "unreadable", "watermark", "transaction", "error", "end")
+        return [StreamEvent(kind) for kind in kinds]
+
+    monkeypatch.setattr("freshet.commands.log.front_client", lambda *_: nullcontext(SimpleNamespace(stream=stream)))
+    assert cli.run(["log", "shop", "--table", "shop.t", "--key", "7,a%2Cb", "--from", "-60", *words]) == 0
+    assert asked == [("shop", "-60", until, ["shop.t"], [b"7", b"a,b"], False)]
+    told = [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()]
+    assert told == ["transaction", "unreadable", "transaction", "error"]
