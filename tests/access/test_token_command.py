@@ -151,3 +151,16 @@ def test_a_token_without_a_zone_expires_by_utc(zone: str, monkeypatch: pytest.Mo
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+@pytest.mark.parametrize(("words", "section"), [([], "serve"), (["--owner"], "consumer")])
+@pytest.mark.parametrize("days", [0, 1, 90])
+def test_a_token_is_for_its_listener_and_for_as_long_as_was_said(words: list[str], section: str, days: int) -> None:
+    """Nought days are for ever."""
+    made = RUN.invoke(app, ["new", "one", "--days", str(days), *words])
+    [(listener, told)] = tomllib.loads(made.stderr).items()
+    assert listener == section
+    token = told["tokens"]["one"]
+    assert ("expires" in token) is bool(days)
+    if days:
+        assert token["expires"].timestamp() - time.time() == pytest.approx(days * 86_400, abs=60)

@@ -151,3 +151,23 @@ def test_a_drained_instance_is_not_done_while_nobody_else_is_announced(
     told = capsys.readouterr()
     assert "error[drain_unfinished]: nobody else is announced for shop/1, which a:1 had" in told.err
     assert "it can be stopped" not in told.out
+
+
+@pytest.mark.parametrize(("before", "back"), [(["a:1"], "; back: freshet cluster move shop 2 a:1"), ([], "")])
+def test_one_partitions_readers_move_and_the_way_back_is_told(
+    before: list[str], back: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of the others stay where they are."""
+    del cluster
+    moved: list[tuple[Any, ...]] = []
+
+    def move(_: Settings, *given: Any) -> tuple[int, list[str]]:
+        moved.append(given)
+        return 1, before
+
+    monkeypatch.setattr("freshet.commands.swap.move_readers", move)
+    assert cli.run(["cluster", "move", "shop", "2", "b:1"]) == 0
+    assert capsys.readouterr().out == f"moved shop/2 to b:1{back}\n"
+    assert cli.run(["cluster", "move", "shop", "2", "b:1", "--json"]) == 0
+    assert said(capsys) == [{"keyspace": "shop", "partition": 2, "to": "b:1", "before": before}]
+    assert moved == [("shop", ["b:1"], 2)] * 2

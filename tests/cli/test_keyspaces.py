@@ -8,9 +8,11 @@ import pytest
 
 from freshet import cli
 from freshet.commands.consume import consumption_settings
+from freshet.keyspaces import explain_unknown_keyspace
 from freshet.logs import configure_logs
 from freshet.settings import load_settings
 from stream.kafka.connection import KafkaCluster
+from tokens.errors import FreshetError
 
 SETTINGS = """\
 [keyspaces.shop.source]
@@ -113,3 +115,28 @@ def test_a_consumer_of_an_unknown_keyspace_only_warns(
     [line] = capsys.readouterr().err.splitlines()
     assert '"unknown_keyspace"' in line
     assert "known: hive, shop" in line
+
+
+@pytest.mark.parametrize(
+    ("keyspace", "code", "has_settings", "told"),
+    [
+        ("shpo", "topic_missing", True, "unknown_keyspace"),
+        ("shpo", "owner_unknown", True, "unknown_keyspace"),
+        ("shpo", "kafka_unreachable", True, "kafka_unreachable"),
+        ("shpo", "topic_missing", False, "topic_missing"),
+        ("shop", "topic_missing", True, "topic_missing"),
+    ],
+)
+def test_only_what_a_misspelled_name_leads_to_is_taken_for_one(
+    keyspace: str, code: str, has_settings: bool, told: str
+) -> None:
+    """Where the settings have other keyspaces: whoever has none names what is in Kafka."""
+    if not has_settings:
+        Path("freshet.toml").unlink()
+    settings = load_settings()
+    assert bool(settings.keyspaces) is has_settings
+    with pytest.raises(FreshetError) as raised, explain_unknown_keyspace(settings, keyspace):
+        raise FreshetError("it is not there", hint="make it", code=code)
+    assert raised.value.code == told
+    assert "it is not there" in str(raised.value)
+    assert raised.value.hint.endswith("make it")

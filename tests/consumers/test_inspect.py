@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from consumers.owner.protocol import OwnerError
+from consumers.owner.protocol import OwnerError, OwnerRow
 from consumers.store.store import PartitionStore
 from freshet.cli import run
-from freshet.commands.inspect import inspect_key
+from freshet.commands.inspect import _ask, inspect_key
 from freshet.settings import Settings
 from stream.kafka.connection import KafkaCluster
 from stream.wire.keys import Layout
@@ -149,3 +149,18 @@ def test_of_owners_that_are_named_the_one_that_has_the_row_answers(
     else:
         assert inspect_key(*given) == {"owner": asked[-1]}
     assert seen == asked
+
+
+def test_an_owner_is_asked_as_the_session_would_ask_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the session's token it would say fresh where the session is told to wait."""
+    asked: list[tuple[Any, ...]] = []
+
+    def get(*given: Any) -> list[OwnerRow]:
+        asked.append(given)
+        return [OwnerRow(1, b'{"id":1}', "fresh", "why", True, False, "shop/0", 1, "", "", 0, "", "", b"s")]
+
+    connection = nullcontext(SimpleNamespace(get=get))
+    monkeypatch.setattr("freshet.commands.inspect.owner_connection", lambda *_: connection)
+    shown = _ask(Settings(), "a:1", "shop", 3, b"shop.items\0[1]", "the-token")
+    assert asked == [("shop", 3, [b"shop.items\0[1]"], "the-token")]
+    assert (shown["key"], shown["partition"], shown["owner"], shown["kind"]) == ("shop.items [1]", 3, "a:1", "value")
