@@ -52,7 +52,12 @@ def command(
     missing = [] if owner else [number for number in _partitions(settings, keyspace) if number not in found]
     if tables:
         lags = table_lags(settings, keyspace, found)
-        show_lags(keyspace, lags, as_json=as_json)
+        if found or as_json:  # where nobody answers, nobody says that there are no tables
+            show_lags(keyspace, lags, as_json=as_json)
+        for number in missing:
+            typer.echo(f"no owner answers for {keyspace}/{number}", err=True)
+        for why in silent.values():
+            typer.echo(why, err=True)
     elif as_json:
         typer.echo(json.dumps(_plain(keyspace, found, missing, silent), ensure_ascii=False))
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
-from consumers.owner.protocol import PartitionStatus
+from consumers.owner.protocol import OwnerError, PartitionStatus
 from consumers.snapshots.errors import SnapshotError
 from consumers.snapshots.finding import Found
 from consumers.snapshots.pruning import Verdict
@@ -23,6 +23,7 @@ from freshet.access.reloading import owner_access
 from freshet.audit_metrics import AuditMetrics
 from freshet.commands import export, lag, verify
 from freshet.commands.sink import _reached
+from freshet.lag.tables import TableLag
 from freshet.sections.access import TokenSettings
 from freshet.settings import load_settings
 from serving.client import StreamEvent
@@ -185,6 +186,37 @@ def test_a_partition_that_nobody_is_announced_for_is_told_by_the_exit_code(
     monkeypatch.setattr(lag, "describe_topic", lambda *_: Topic("freshet.shop.events", "t", 4))
     assert cli.run(["lag", "shop", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["without_owner"] == [1, 3]
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+@pytest.mark.parametrize("is_other_there", [True, False])
+def test_an_owner_that_does_not_answer_is_named_beside_the_tables_too(
+    is_other_there: bool, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit code alone says nothing; and if nobody answers, it is not said that there are no tables."""
+    statuses = [PartitionStatus("shop", 0, 5, 5, 5, 5, True, "live", [], 0, 0, 0, 0, "", "", tables={"shop.t": True})]
+
+    @contextmanager
+    def connection(_: object, address: str) -> Iterator[Any]:
+        if address == "away:1" or not is_other_there:
+            raise OwnerError(f"{address} does not answer", code="owner_unreachable")
+        yield SimpleNamespace(status=lambda _: SimpleNamespace(partitions=statuses))
+
+    def lags(_: object, __: str, found: dict[int, PartitionStatus]) -> list[TableLag]:
+        return [TableLag(name, {}, 1, 1, None) for each in found.values() for name in each.tables]
+
+    monkeypatch.setattr("freshet.commands.lag.owner_addresses", lambda *_: {0: "here:1", 1: "away:1"})
+    monkeypatch.setattr("freshet.commands.lag.owner_connection", connection)
+    monkeypatch.setattr("freshet.commands.lag.table_lags", lags)
+    monkeypatch.setattr("freshet.commands.lag.describe_topic", lambda *_: Topic("freshet.shop.events", "t", 2))
+    assert cli.run(["lag", "shop", "--tables", *words]) == 1
+    told = capsys.readouterr()
+    assert "no owner answers for shop/1" in told.err
+    assert "away:1 does not answer" in told.err
+    assert ("here:1" in told.err) is not is_other_there
+    assert ("shop.t" in told.out) is is_other_there
+    assert "publishes no tables" not in told.out
+    assert bool(told.out) is (is_other_there or bool(words))
 
 
 def test_an_audit_without_a_verdict_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
