@@ -189,6 +189,23 @@ def test_a_keyspace_that_is_named_twice_is_consumed_once() -> None:
     assert consumption_settings(settings).keyspaces == ("shop", "lake")
 
 
+@pytest.mark.parametrize(("workers", "count"), [(1, 1), (3, 3), ("auto", 999)])
+def test_work_is_shared_by_as_many_processes_as_are_wanted(
+    workers: int | str, count: int, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One needs no supervisor; of a machine's cores those count that this process may use."""
+    del started
+    ran: list[int] = []
+    write(keyspaces={"k": {}}, consumer={"workers": workers})
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(999), raising=False)
+    monkeypatch.setattr("freshet.commands.consume.run_consumer", lambda *_: ran.append(1))
+    monkeypatch.setattr("freshet.commands.consume.run_workers", lambda number, *_: ran.append(number))
+    assert cli.run(["consume"]) == 0
+    assert ran == [count]
+    if workers != 1:
+        assert cli.run(["node"]) == 1, "it is one process"
+
+
 @pytest.mark.parametrize("announced", ["", "https://front.internal"])
 def test_a_nodes_owner_is_found_by_its_front_and_heeds_new_tokens(
     announced: str, started: Started, monkeypatch: pytest.MonkeyPatch

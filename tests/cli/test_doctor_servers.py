@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 
 from freshet.checks import kafka, postgres, source
+from freshet.checks.finding import Check
+from freshet.commands.doctor import _of_source
+from freshet.settings import Settings
+from freshet.settings_errors import SettingsError
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import Topic
 from stream.sources.debezium.connector import Connector
@@ -127,3 +131,28 @@ def test_only_a_topic_that_is_not_there_yet_is_no_problem(
     monkeypatch.setattr(kafka, "check_topics", checked)
     known: Any = SimpleNamespace(topics={})
     assert kafka._of_keyspace(KafkaCluster("kafka:1", prefix="f"), "shop", 2, known).status == status
+
+
+@pytest.mark.parametrize("kind", ["rows of one", "rows of two", "connector", "catalog"])
+def test_each_server_of_a_keyspace_is_examined_as_what_it_is(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its own login; of several it is told which one is meant."""
+    rows = {"kind": "mariadb", "databases": ["shop"], "user": "u"}
+    connect = {"server": "postgres", "database": "d", "topic_prefix": "pre", "connect_url": "http://connect:8083"}
+    keyspaces: dict[str, dict[str, Any]] = {
+        "rows of one": {"source": rows},
+        "rows of two": {"source": rows, "shards": {"-80": {"host": "a"}, "80-": {"host": "b", "user": "v"}}},
+        "connector": {"source": rows | {"kind": "debezium"} | connect},
+        "catalog": {"kind": "catalog", "source": {"kind": "hive"}},
+    }
+    settings = Settings.model_validate({"keyspaces": {"k": keyspaces[kind]}})
+    monkeypatch.setattr(source, "examine_source", lambda at, *_: [Check("login", "ok", at.name)])
+    monkeypatch.setattr(postgres, "examine_postgres", lambda at, *_: [Check("postgres", "ok", at.name)])
+    if kind == "catalog":
+        with pytest.raises(SettingsError, match="no source that reads a database's log"):
+            [*_of_source(settings, "k")]
+        return
+    assert [(each.name, each.found) for each in _of_source(settings, "k")] == {
+        "rows of one": [("login", "u@127.0.0.1:3306")],
+        "rows of two": [("k/-80 login", "u@a:3306"), ("k/80- login", "v@b:3306")],
+        "connector": [("postgres", "u@127.0.0.1:5432")],
+    }[kind]

@@ -262,3 +262,13 @@ def test_the_status_of_servers_is_told_by_the_exit_code(kept: Kept) -> None:
     assert cli.run(["local", "status"]) == 0
     kept.running -= {"kafka"}
     assert cli.run(["local", "status"]) == 1
+
+
+@pytest.mark.parametrize("words", [[], ["--wipe"]])
+def test_data_of_local_servers_are_kept_unless_they_are_not_wanted(words: list[str], kept: Kept) -> None:
+    """What is beside them, as stores of a consumer, is never theirs."""
+    for name in (*local.SERVERS, "stores"):
+        (kept.home / name).mkdir(parents=True)
+    assert cli.run(["local", "down", *words]) == 0
+    left = {each.name for each in kept.home.iterdir() if each.is_dir()}
+    assert left == {"stores", *(() if words else local.SERVERS)}
