@@ -178,7 +178,7 @@ def test_the_front_is_looked_for_at_the_port_that_it_is_given(
 def test_local_servers_that_ran_before_run_on(started: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever started them goes on using them. The others end with it, however it ends."""
     stopped: list[str] = []
-    monkeypatch.setattr("freshet.commands.local.start_servers", lambda **_: ([], started))
+    monkeypatch.setattr("freshet.commands.local.start_servers", lambda *_, **__: ([], started))
     monkeypatch.setattr("freshet.commands.local.stop_servers", stopped.extend)
     with suppress(KeyError), _local_servers():
         assert stopped == []
@@ -197,7 +197,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     own.write_text("".join(f'[keyspaces.{name}]\nkind = "rows"\n' for name in ("shop", "bank")))
     monkeypatch.setattr(Together, "run", lambda _: None)
     monkeypatch.setattr(Watch, "start", lambda each: waited.append(each._waiting))
-    monkeypatch.setattr("freshet.commands.local.start_servers", lambda **_: ([], []))
+    monkeypatch.setattr("freshet.commands.local.start_servers", lambda *_, **__: ([], []))
     return waited
 
 
