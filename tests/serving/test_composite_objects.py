@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -225,6 +225,14 @@ def test_objects_and_rows_share_a_store() -> None:
     RowCache(cast("FreshetClient", Reader(world)), store, "shop", TABLES)
 
 
+def busy_shop(client: Callable[[Shop], Reader], store: DictStore) -> tuple[Shop, ObjectCache]:
+    """A shop whose invalidator has come to the present, and the cache of an application that reads by ``client``."""
+    world = Shop(1, store)
+    world.busy = True
+    world.invalidators[0].apply(world._watermark(world.at))
+    return world, ObjectCache(cast("FreshetClient", client(world)), store, "shop", OBJECTS)
+
+
 class PagedReader(Reader):
     """Whose orders come in two pages: other reads may have come between."""
 
@@ -241,10 +249,7 @@ class PagedReader(Reader):
 def test_an_object_of_several_pages_is_given_and_not_kept() -> None:
     """No two pages need be of one position, so together they prove nothing; its reader has them all the same."""
     store = DictStore()
-    world = Shop(1, store)
-    world.busy = True
-    world.invalidators[0].apply(world._watermark(world.at))
-    cache = ObjectCache(cast("FreshetClient", PagedReader(world)), store, "shop", OBJECTS)
+    world, cache = busy_shop(PagedReader, store)
     for _ in range(20):
         found = cache.get(cast("Session", Reader(world)), "customer", 1)
         assert (len(found.rows[ORDERS]), found.from_store) == (2, False)
@@ -274,11 +279,7 @@ class NewerReader(Reader):
 
 def test_an_object_with_a_token_that_cannot_be_read_is_given_and_not_kept() -> None:
     """Nobody here could tell of it what its readers have seen then: each later read of it would fail."""
-    store = DictStore()
-    world = Shop(1, store)
-    world.busy = True
-    world.invalidators[0].apply(world._watermark(world.at))
-    cache = ObjectCache(cast("FreshetClient", NewerReader(world)), store, "shop", OBJECTS)
+    world, cache = busy_shop(NewerReader, DictStore())
     for _ in range(20):
         reader = NewerReader(world)
         assert not cache.get(cast("Session", reader), "customer", 1).from_store

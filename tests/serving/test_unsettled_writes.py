@@ -73,6 +73,17 @@ def session_over(database: Database) -> tuple[Session, Any]:
     return session, session.wrap(database, "shop/0")
 
 
+def committed_over(breaks_at: str) -> tuple[Session, Any]:
+    """A session and its connection, which broke at its commit or behind it."""
+    session, connection = session_over(Database(breaks_at))
+    if breaks_at == "COMMIT":
+        with pytest.raises(pymysql.err.OperationalError):
+            connection.commit()
+    else:
+        connection.commit()
+    return session, connection
+
+
 def test_a_commit_that_went_well_is_demanded() -> None:
     """The session demands the GTID that the connection tells after the commit."""
     session, connection = session_over(Database())
@@ -85,12 +96,7 @@ def test_a_commit_that_went_well_is_demanded() -> None:
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_a_commit_whose_connection_breaks_is_not_forgotten(breaks_at: str, is_closed: bool) -> None:
     """It may have taken place: every read says so, also after the connection is closed and another one is wrapped."""
-    session, connection = session_over(Database(breaks_at))
-    if breaks_at == "COMMIT":
-        with pytest.raises(pymysql.err.OperationalError):
-            connection.commit()
-    else:
-        connection.commit()
+    session, connection = committed_over(breaks_at)
     if is_closed:
         connection.close()
     session.wrap(Database(), "shop/0")
@@ -153,12 +159,7 @@ def test_a_thread_that_reads_is_told_of_another_ones_unsettled_commit() -> None:
 @pytest.mark.parametrize("breaks_at", ["COMMIT", "SELECT @@last_gtid"])
 def test_a_commit_that_could_not_be_observed_is_carried_as_a_doubt(breaks_at: str) -> None:
     """The next request's reads demand all that anybody has committed, of this keyspace alone."""
-    session, connection = session_over(Database(breaks_at))
-    if breaks_at == "COMMIT":
-        with pytest.raises(pymysql.err.OperationalError):
-            connection.commit()
-    else:
-        connection.commit()
+    session, connection = committed_over(breaks_at)
     connection.close()
     after = carried(session)
     assert (after.is_in_doubt("shop"), after.is_in_doubt("bank")) == (True, False)

@@ -21,6 +21,18 @@ from tokens import Freshness
 LISTED = f"{NAME}:5:9223372036854775807::"
 
 
+def owner_of_table(directory: Path) -> Owner:
+    """An owner of one table with an image, all of it before the watermark."""
+    owner = Owner(directory)
+    owner.fold(
+        event("EpochStart", 1, gtid=at(1), position=at(0), reason="first_start"),
+        bind(2, 7),
+        image(3, "created", b"old", write_ids=LISTED),
+        mark(4),
+    )
+    return owner
+
+
 def fold_after_reading(owner: Owner, wanted: bytes, *messages: bytes) -> None:
     """Lets the fold thread fold ``messages`` right after a reader has got the entry ``wanted``."""
     store = owner.partition.store
@@ -52,13 +64,7 @@ def test_a_row_that_changes_after_it_was_read_is_not_fresh_for_its_change(tmp_pa
 
 def test_a_table_that_changes_after_it_was_read_is_not_fresh_for_its_change(tmp_path: Path) -> None:
     """As for rows: its image from before a write is not served to who has seen the write."""
-    owner = Owner(tmp_path)
-    owner.fold(
-        event("EpochStart", 1, gtid=at(1), position=at(0), reason="first_start"),
-        bind(2, 7),
-        image(3, "created", b"old", write_ids=LISTED),
-        mark(4),
-    )
+    owner = owner_of_table(tmp_path)
     written = catalog_image(5)
     fold_after_reading(owner, table_key(7), *written)
     found = answer_table(owner.partition, NAME, 7, demand_of(token(6), LISTED, 7))
@@ -130,13 +136,7 @@ def test_an_entry_of_an_epoch_that_the_head_has_not_is_of_that_epoch(tmp_path: P
 
 def test_a_table_that_was_written_since_the_head_was_read_is_changing(tmp_path: Path) -> None:
     """A void between the two looks would not be seen: whatever is folded by now, the image may be of before it."""
-    owner = Owner(tmp_path)
-    owner.fold(
-        event("EpochStart", 1, gtid=at(1), position=at(0), reason="first_start"),
-        bind(2, 7),
-        image(3, "created", b"old", write_ids=LISTED),
-        mark(4),
-    )
+    owner = owner_of_table(tmp_path)
     fold_after_reading(owner, name_key(NAME), *catalog_image(5))
     found = answer_table(owner.partition, NAME, 7, demand_of(token(4), LISTED, 7))
     assert (found.served, found.image, found.why) == (False, None, CHANGING)
