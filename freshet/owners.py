@@ -45,15 +45,21 @@ def owner_connection(settings: Settings, address: str) -> Iterator[OwnerConnecti
         yield connection
 
 
+def partitions_of(kafka: KafkaCluster, keyspace: str) -> range:
+    """All of the topic's, also those that nobody is announced for. Raises as `describe_topic`."""
+    from stream.kafka.topics import describe_topic, events_topic
+
+    return range(describe_topic(kafka, events_topic(kafka, keyspace)).partitions)
+
+
 def live_checkpoint(kafka: KafkaCluster, keyspace: str, owners: list[str]) -> Mapping[int, Path]:
     """Has the owners of all partitions make checkpoints; returns partition → directory.
 
     Raises `LocationError` if a partition's owner is not announced, and as `spark_jobs.verify.checkpoint_owners`.
     """
     from spark_jobs.verify import checkpoint_owners
-    from stream.kafka.topics import describe_topic, events_topic
 
-    partitions = range(describe_topic(kafka, events_topic(kafka, keyspace)).partitions)
+    partitions = partitions_of(kafka, keyspace)
     addresses = owners or _announced(kafka, keyspace, partitions)
     return checkpoint_owners(addresses, keyspace, partitions, identity=load_settings().consumer.identity)
 

@@ -10,9 +10,8 @@ import typer
 
 from consumers.owner.protocol import OwnerError, PartitionStatus
 from freshet.lag.tables import show_lags, table_lags
-from freshet.owners import owner_addresses, owner_connection
-from freshet.settings import Settings, load_settings
-from stream.kafka.topics import describe_topic, events_topic
+from freshet.owners import owner_addresses, owner_connection, partitions_of
+from freshet.settings import load_settings
 from tokens.errors import printable
 
 QUIET_S = 5.0
@@ -49,7 +48,8 @@ def command(
                 found |= {each.partition: each for each in connection.status(keyspace).partitions}
         except OwnerError as error:
             silent[address] = str(error)
-    missing = [] if owner else [number for number in _partitions(settings, keyspace) if number not in found]
+    expected = () if owner else partitions_of(settings.kafka.cluster, keyspace)
+    missing = [number for number in expected if number not in found]
     if tables:
         lags = table_lags(settings, keyspace, found)
         if found or as_json:  # where nobody answers, nobody says that there are no tables
@@ -64,12 +64,6 @@ def command(
         _show(found, missing, silent)
     if missing or silent:
         raise typer.Exit(1)
-
-
-def _partitions(settings: Settings, keyspace: str) -> range:
-    """All of the topic's, also those that nobody is announced for."""
-    kafka = settings.kafka.cluster
-    return range(describe_topic(kafka, events_topic(kafka, keyspace)).partitions)
 
 
 def _plain(

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
 import typer
@@ -67,15 +66,14 @@ def command(
         )
     with alone(settings.data_dir), _local_servers() as servers:
         use_config(own)
-        _run(load_settings(), keyspaces or [], workers, port, config=own, servers=servers)
+        _run(load_settings(), keyspaces or [], workers, port, servers)
 
 
 class LocalServers:
     """A Kafka and a MariaDB that run as long as this does. One that ends by itself is started again."""
 
     def __init__(self) -> None:
-        self.front_port: int | None = None
-        """Where the front listens, if it is not the settings' port."""
+        self._front_port: int | None = None
         self._started: set[str] = set()
         self._look_at = 0.0
 
@@ -86,9 +84,16 @@ class LocalServers:
         print(f"{OWN} | starting {' and '.join(USUAL)}; the first time they are downloaded", file=sys.stderr)
         self._start(dict.fromkeys(USUAL), lambda line: print(f"{OWN} | {line}", file=sys.stderr))
 
+    def note_front(self, port: int) -> None:
+        """Has the settings say where the front listens, which is not where they said, whatever is started again."""
+        from freshet.commands.local import note_front
+
+        self._front_port = port
+        note_front(port)
+
     def tend(self, say: Say) -> None:
         """Starts again what has ended by itself. To be called often; it may take as long as a start."""
-        from freshet.commands.local import ended_servers, note_front
+        from freshet.commands.local import ended_servers
 
         if time.monotonic() < self._look_at:
             return
@@ -97,8 +102,8 @@ class LocalServers:
             if ended := ended_servers():
                 say(f"{' and '.join(ended)} ended; starting again on the same data")
                 self._start(ended, say)
-                if self.front_port is not None:
-                    note_front(self.front_port)
+                if self._front_port is not None:
+                    self.note_front(self._front_port)
         except FreshetError as error:
             wait_s = START_AGAIN_S
             say(f"{error}; trying again in {wait_s:.0f} s")
@@ -148,10 +153,8 @@ def _run(
     keyspaces: list[str],
     workers: str | None,
     port: int | None,
-    config: Path | None = None,
     servers: LocalServers | None = None,
 ) -> None:
-    from freshet.commands.local import note_front
     from freshet.local.process import free_ports, port_is_free
 
     host, chosen = settings.serve.host, settings.serve.port if port is None else port
@@ -162,8 +165,7 @@ def _run(
         raise SettingsError(f"cannot listen on {host}:{chosen}", hint=hint, code="cannot_listen")
     say = _printer(parts)
     if servers is not None and port is not None:
-        note_front(chosen)
-        servers.front_port = chosen
+        servers.note_front(chosen)
     url = front_url(settings, chosen)
     wanted = keyspaces or list(settings.keyspaces)
     watch = Watch(
@@ -174,7 +176,7 @@ def _run(
         if servers is not None:
             servers.tend(lambda line: say(OWN, line))
 
-    together = Together(parts, _options(config), say, tend=tend)
+    together = Together(parts, _options(), say, tend=tend)
     with stopping_on_signals(together.stop):
         watch.start()
         try:
@@ -184,13 +186,13 @@ def _run(
     say(OWN, "stopped")
 
 
-def _options(config: Path | None) -> list[str]:
+def _options() -> list[str]:
     """Those of ``freshet`` itself that its parts get, too."""
     from freshet import logs
 
     form, _ = logs.configured
     shown = "console" if form == "auto" and sys.stderr.isatty() else form
-    used = config or config_in_use()
+    used = config_in_use()
     return [*(["--config", str(used)] if used.exists() else []), "--log-format", shown]
 
 

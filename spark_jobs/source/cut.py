@@ -242,8 +242,7 @@ class Survey:
 
     def _note_succession(self, topology: dict[str, Any], ended: Ended, seen: dict[str, bool]) -> None:
         """Adds who is over, and leaves out a shard that began after the moment: its ancestors went on until then."""
-        for each in (*topology["ancestors"], *topology["succeeded"]):
-            ended[each["shard"]] = max(each["epoch"], ended.get(each["shard"], each["epoch"]))
+        note_ended(ended, ((each["shard"], each["epoch"]) for each in (*topology["ancestors"], *topology["succeeded"])))
         ancestors = [each["shard"] for each in topology["ancestors"]]
         if self.as_of.seconds is not None and ancestors and all(seen.get(each) for each in ancestors):
             self._cut_before(topology["shard"], (topology["epoch"], topology["ordinal"] + 1))
@@ -271,6 +270,12 @@ class Survey:
                 hint="read it later, or give an earlier token or time",
                 code="as_of_ahead",
             )
+
+
+def note_ended(ended: Ended, shards: Iterable[tuple[str, int]]) -> None:
+    """Adds shards with the epochs in which others have succeeded them."""
+    for shard, epoch in shards:
+        ended[shard] = max(epoch, ended.get(shard, epoch))
 
 
 def cutter(cut: Cut, reader: PartitionReader) -> Callable[[bytes | None], bytes | None]:

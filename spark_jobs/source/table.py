@@ -19,7 +19,7 @@ from consumers.fold.messages import fold_messages
 from consumers.fold.state import META, Changes, Head, PartitionState, schema_key
 from consumers.owner.rows import view_row
 from consumers.store.store import StoreView
-from spark_jobs.source.cut import AsOf, AsOfError, Cut, Ended, cutter
+from spark_jobs.source.cut import AsOf, AsOfError, Cut, Ended, cutter, note_ended
 from stream.wire.announced import Announced
 from stream.wire.codec import PartitionReader, decode
 from stream.wire.events import ABSENT, VALUE
@@ -65,8 +65,7 @@ class Base:
         """The shards that others had succeeded by then."""
         found: Ended = {}
         for each in self.head.topologies.values():
-            for name, epoch in (*each.succeeded.items(), *each.ancestors.items()):
-                found[name] = max(epoch, found.get(name, epoch))
+            note_ended(found, (*each.succeeded.items(), *each.ancestors.items()))
         return found
 
     def reached(self) -> list[dict[str, Any]]:

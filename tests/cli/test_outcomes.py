@@ -183,7 +183,7 @@ def test_a_partition_that_nobody_is_announced_for_is_told_by_the_exit_code(
     owner: Any = SimpleNamespace(status=lambda _: SimpleNamespace(partitions=shown))
     monkeypatch.setattr(lag, "owner_addresses", lambda *_: {0: "127.0.0.1:1", 2: "127.0.0.1:1"})
     monkeypatch.setattr(lag, "owner_connection", lambda *_: nullcontext(owner))
-    monkeypatch.setattr(lag, "describe_topic", lambda *_: Topic("freshet.shop.events", "t", 4))
+    monkeypatch.setattr(lag, "partitions_of", lambda *_: range(4))
     assert cli.run(["lag", "shop", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["without_owner"] == [1, 3]
 
@@ -208,7 +208,7 @@ def test_an_owner_that_does_not_answer_is_named_beside_the_tables_too(
     monkeypatch.setattr("freshet.commands.lag.owner_addresses", lambda *_: {0: "here:1", 1: "away:1"})
     monkeypatch.setattr("freshet.commands.lag.owner_connection", connection)
     monkeypatch.setattr("freshet.commands.lag.table_lags", lags)
-    monkeypatch.setattr("freshet.commands.lag.describe_topic", lambda *_: Topic("freshet.shop.events", "t", 2))
+    monkeypatch.setattr("freshet.commands.lag.partitions_of", lambda *_: range(2))
     assert cli.run(["lag", "shop", "--tables", *words]) == 1
     told = capsys.readouterr()
     assert "no owner answers for shop/1" in told.err

@@ -110,7 +110,7 @@ def test_a_server_that_ended_is_started_again_and_ended_with_the_rest(
     running.tend(said.append)
     running.end()
     assert (starts.asked, said, stopped) == ([], [], [])  # they run, and are not its own
-    running.front_port = 8481
+    running.note_front(8481)
     servers["mariadb"].kill()
     servers["mariadb"].wait()
     running.tend(said.append)
