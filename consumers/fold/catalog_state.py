@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from consumers.fold.state import CATALOG, NAME_PREFIX, TABLE, Rejection
+from stream.wire.canonical import UNDECODABLE
 from tokens.errors import FreshetError
 from tokens.writeid_state import WriteIds
 
@@ -149,7 +150,7 @@ def decode_table(value: bytes) -> TableState:
     """The state in ``value``; raises `CatalogStateError`."""
     try:
         return _table(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise CatalogStateError(f"invalid table state: {error}", hint="rebuild the partition") from error
 
 
@@ -162,5 +163,5 @@ def decode_binding(value: bytes) -> Binding:
     """The binding in ``value``; raises `CatalogStateError`."""
     try:
         return _binding(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise CatalogStateError(f"invalid name binding: {error}", hint="rebuild the partition") from error

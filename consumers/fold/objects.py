@@ -31,6 +31,7 @@ from consumers.fold.catalog_state import CatalogChanges, CatalogStateError, deco
 from consumers.fold.shards import is_succeeded
 from consumers.fold.state import CATALOG, DROPS, OBJECT, SET, Head, Lookup
 from stream.wire import events
+from stream.wire.canonical import UNDECODABLE
 from tokens import Position
 
 Event = dict[str, Any]
@@ -141,7 +142,7 @@ def decode_set(value: bytes) -> SetState:
 def _decoded(decoder: msgspec.msgpack.Decoder[Decoded], value: bytes) -> Decoded:
     try:
         return decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise CatalogStateError(f"invalid state of an object: {error}", hint="rebuild the partition") from error
 
 

@@ -11,6 +11,7 @@ from serving.errors import ReadError
 from serving.streams.choice import Choice
 from stream.changes.checkpoint import Checkpoint
 from stream.changes.items import KEYLESS, Item, RecordEvent, RowEvent, Transaction, Unreadable, Watermark
+from stream.wire.canonical import UNDECODABLE
 from stream.wire.events import ABSENT, VALUE, VOID
 from stream.wire.keys import SEPARATOR, Layout
 from tokens import EventToken, Origin, Position, TokenError, Vector
@@ -247,7 +248,7 @@ def _is_line(raw: bytes, form: msgspec.json.Decoder[Any]) -> bool:
     try:
         raw.decode()
         form.decode(raw)
-    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         return False
     return b"\n" not in raw and b"\r" not in raw
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from stream.wire.announced import Announced
+from stream.wire.canonical import UNDECODABLE
 from stream.wire.checks import decode_folded
 from stream.wire.codec import SKIPPED, CodecError, NewerWireError, PartitionReader
 from stream.wire.events import ABSENT, EVERY_TABLE, VALUE, VOID
@@ -187,7 +188,7 @@ def _read(image: bytes) -> Row:
     """The image of a row; or why it can't be read."""
     try:
         return {"image": msgspec.json.decode(image, type=dict[str, Any])}
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         return {"_reason": f"its image can't be read: {error}"}
 
 

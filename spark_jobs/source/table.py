@@ -21,6 +21,7 @@ from consumers.owner.rows import view_row
 from consumers.store.store import StoreView
 from spark_jobs.source.cut import AsOf, AsOfError, Cut, Ended, cutter, note_ended
 from stream.wire.announced import Announced
+from stream.wire.canonical import UNDECODABLE
 from stream.wire.codec import PartitionReader, decode
 from stream.wire.events import ABSENT, VALUE
 
@@ -148,6 +149,6 @@ class TablePartition:
             row |= {"_epoch": entry.epoch, "_ordinal": entry.ordinal, "_gtid": entry.position, "_time": entry.timestamp}
             try:
                 image = msgspec.json.decode(seen.image or b"", type=dict[str, Any]) if seen.kind == VALUE else None
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            except UNDECODABLE as error:
                 image, seen.why = None, f"its image can't be read: {error}"
             yield row | ({"image": image} if image is not None else {"_kind": "void", "_reason": seen.why})

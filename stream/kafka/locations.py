@@ -24,6 +24,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from stream.kafka.connection import KafkaCluster, KafkaUnreachable, client_settings, kafka_error
 from stream.kafka.reader import end_offsets, open_consumer, poll_batch, start_offsets
 from stream.kafka.topics import ensure_locations_topic, locations_topic
+from stream.wire.canonical import UNDECODABLE
 from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)
@@ -363,7 +364,7 @@ def _announced(message: Message) -> Announcement | None:
         return None
     try:
         return decode_announcement(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         log.warning("invalid announcement", key=key, offset=message.offset(), error=str(error))
         return None
 

@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from stream.kafka.connection import KafkaCluster, KafkaUnreachable, client_settings, kafka_error
 from stream.kafka.reader import TopicReadError, open_consumer, poll_batch
 from stream.kafka.topics import TopicRight, ensure_requests_topic, requests_topic
+from stream.wire.canonical import UNDECODABLE
 from stream.wire.keys import SEPARATOR
 
 log = structlog.get_logger(__name__)
@@ -47,7 +48,7 @@ def read_hot_keys(value: bytes) -> HotKeys | None:
     """A request of an owner; None if it is another one."""
     try:
         return _hot_keys.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return None
 
 

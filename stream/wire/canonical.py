@@ -16,6 +16,9 @@ import msgspec
 json_of: Callable[[Any], bytes] = msgspec.json.encode
 """The canonical JSON of a string, an integer, a boolean, or a list or object of these. For floats: `float_json`."""
 
+UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises of bytes that are not what is to be read: bad letters in a text, and deep nesting, are others."""
+
 _FIXED_DIGITS: Final = 21
 """A float below 1e21 is written without an exponent,"""
 _LEADING_ZEROS: Final = 6

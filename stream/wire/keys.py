@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 import msgspec
 import xxhash
 
-from stream.wire.canonical import float_json, json_of
+from stream.wire.canonical import UNDECODABLE, float_json, json_of
 from tokens.errors import FreshetError
 
 PARTITIONER = "xxh3_64"
@@ -110,7 +110,7 @@ def split_row_key(key: bytes) -> tuple[str, list[Any]]:
         raise KeyFormatError(f"{key!r} is not a row key: it has no table name before a 0x00")
     try:
         return name.decode(), _decode(columns, type=list[Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise KeyFormatError(f"{key!r} is not a row key: {error}") from error
 
 
@@ -262,7 +262,7 @@ class Layout:
             return key
         try:
             values = _columns.decode(columns)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNDECODABLE:
             return key
         return b"[" + b",".join(map(bytes, values[:prefix])) + b"]"
 

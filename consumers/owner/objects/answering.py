@@ -40,6 +40,7 @@ from consumers.owner.tables import (
     why_converted,
     why_unservable,
 )
+from stream.wire.canonical import UNDECODABLE
 from stream.wire.events import EVERY_TABLE
 from stream.wire.keys import object_parts
 from tokens import Demand, Freshness, Position
@@ -349,7 +350,7 @@ def partition_keys(image: bytes | None) -> list[PartitionKey]:
     """The partition columns of a table, from its JSON image; none if that cannot be read."""
     try:
         columns = _table_image.decode(image or b"{}").partitionKeys or ()
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return []
     return [PartitionKey(column.name, column.type) for column in columns]
 

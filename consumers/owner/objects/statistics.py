@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from stream.wire.canonical import UNDECODABLE
 from tokens import ValidWriteIdList
 
 ACCURATE: Final = "COLUMN_STATS_ACCURATE"
@@ -35,7 +36,7 @@ def _basic_are_accurate(parameters: Any) -> bool:
         return False
     try:
         found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return text.lower() == "true"  # as Hive wrote it before 2.1
     if isinstance(found, bool):
         return found

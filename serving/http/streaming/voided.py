@@ -27,6 +27,7 @@ from serving.reads.spaces import RowSpace
 from serving.sources.source import RowTable
 from serving.streams.encoding import NONE_READ, ReadRow
 from stream.changes.items import Transaction
+from stream.wire.canonical import UNDECODABLE
 from stream.wire.keys import SEPARATOR
 from tokens import Position, Vector
 
@@ -107,7 +108,7 @@ def _requested(key: bytes) -> RequestedRow | None:
     try:
         values = [_column(bytes(each)) for each in _parts.decode(columns)]
         return RequestedRow(name.decode(), format_key(values).encode())
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, BadRequest):
+    except (*UNDECODABLE, KeyError, BadRequest):
         return None
 
 

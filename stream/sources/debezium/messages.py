@@ -13,6 +13,7 @@ import msgspec
 
 from stream.sources.debezium.errors import DebeziumError
 from stream.sources.mariadb.gtid import Gtid, MysqlGtid, MysqlGtidSet, PostgresCommit, ServerGtid
+from stream.wire.canonical import UNDECODABLE
 from stream.wire.values import NULL
 from tokens.errors import TokenError
 from tokens.mariadb import parse_gtid
@@ -140,8 +141,6 @@ _MESSAGE: Final = msgspec.json.Decoder(_Message)
 _ROW: Final = msgspec.json.Decoder(_Row)
 _DDL: Final = msgspec.json.Decoder(_Ddl)
 _BOUNDARY: Final = msgspec.json.Decoder(_Boundary)
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises of a text that is not the JSON that is wanted."""
 _SCHEMAS_HINT: Final = "set value.converter = org.apache.kafka.connect.json.JsonConverter and schemas.enable = true"
 
 
@@ -166,7 +165,7 @@ def read_row(value: bytes, server: str, *, tells_ends: bool = True) -> RowMessag
     message = _unwrapped(value)
     try:
         row = _ROW.decode(message.payload)
-    except _UNREADABLE as error:
+    except UNDECODABLE as error:
         raise Malformed(f"no row event of Debezium: {error}") from error
     _check_server(row.source, server)
     try:
@@ -213,7 +212,7 @@ def read_statement(value: bytes, server: str) -> Statement | Snapshot | None:
     message = _unwrapped(value)
     try:
         ddl = _DDL.decode(message.payload)
-    except _UNREADABLE as error:
+    except UNDECODABLE as error:
         raise Malformed(f"no schema change of Debezium: {error}") from error
     source = ddl.source
     _check_server(source, server)
@@ -234,7 +233,7 @@ def read_end(value: bytes, server: str = "") -> End | None:
     message = _unwrapped(value)
     try:
         found = _BOUNDARY.decode(message.payload)
-    except _UNREADABLE as error:
+    except UNDECODABLE as error:
         raise Malformed(f"no boundary of a transaction: {error}") from error
     if found.status != "END":
         return None
@@ -257,7 +256,7 @@ def _unwrapped(value: bytes) -> _Message:
         raise DebeziumError("a message is Avro or Protobuf, not JSON", hint=_SCHEMAS_HINT)
     try:
         message = _MESSAGE.decode(value)
-    except _UNREADABLE as error:
+    except UNDECODABLE as error:
         if isinstance(error, msgspec.ValidationError) and value[:1] == b"{":
             raise DebeziumError("a message has no schema beside its payload", hint=_SCHEMAS_HINT) from error
         raise Malformed(f"no message of Debezium: {error}") from error
@@ -311,7 +310,7 @@ def _after_last_commit(source: _Source) -> int:
     """A place behind the commit that comes before the row's own: it is at the row's own commit, or before."""
     try:
         last, _ = msgspec.json.decode(source.sequence or "", type=tuple[int | None, int | None], strict=False)
-    except _UNREADABLE as error:
+    except UNDECODABLE as error:
         raise Malformed(f"{source.sequence!r} does not tell the last commit") from error
     return _LAST if last is None else last + 1
 

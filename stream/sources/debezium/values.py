@@ -18,7 +18,7 @@ import msgspec
 
 from stream.sources.debezium.errors import DebeziumError
 from stream.sources.mariadb.schema import ColumnInfo, TableInfo
-from stream.wire.canonical import float_json, json_of
+from stream.wire.canonical import UNDECODABLE, float_json, json_of
 from stream.wire.values import NULL, UndecodableValue, binary_json
 
 ToCanonical: TypeAlias = Callable[[Any], bytes]
@@ -94,7 +94,7 @@ class RowDecoder:
         """The key of a row and its image; b"" for an image that is not known. Raises `UndecodableValue`: no key."""
         try:
             values = msgspec.json.decode(image)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNDECODABLE as error:
             raise UndecodableValue(f"an unreadable row image of {self._info.name}") from error
         if not isinstance(values, dict) or len(values) != len(self._columns):
             raise UndecodableValue(f"a partial row image of {self._info.name}")

@@ -27,6 +27,7 @@ from stream.sources.hive.structs import (
     plain_string,
     text_of,
 )
+from stream.wire.canonical import UNDECODABLE
 
 _STATISTICS: Final = "low high numNulls numDVs bitVectors! histogram!"
 _CONSTRAINT: Final = "enable_cstr validate_cstr rely_cstr"
@@ -182,6 +183,6 @@ def columns_of(image: bytes) -> list[str]:
     """The names of a table's columns without partition keys, lower case; none if its JSON image has no such list."""
     try:
         storage = _table_image.decode(image).sd
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return []
     return [column.name.lower() for column in (storage and storage.cols) or ()]

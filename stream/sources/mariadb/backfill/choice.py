@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from stream.sources.mariadb.schema import TableFilter
+from stream.wire.canonical import UNDECODABLE
 
 
 class BackfillRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +33,7 @@ def read_request(value: bytes) -> BackfillRequest | None:
     """A request of the topic; None if it is not understood."""
     try:
         return _request.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return None
 
 
