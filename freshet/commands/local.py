@@ -126,12 +126,12 @@ def start_servers(
     ``detached``: they survive this process; else they are killed when it ends. Raises `LocalServerError`.
     """
     from freshet.local.cache import exclusive
-    from freshet.local.state import write_state
+    from freshet.local.state import read_state, write_state
 
     home, ports = _home(), ports or {}
     home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # stores will be beside it
     with exclusive(home / "lock"):
-        servers = _running(home)
+        servers, before = _running(home), {each.name: each for each in read_state(_state_file(home))}
         starters = {
             "kafka": lambda: _start_kafka(home, ports.get("kafka"), detached),
             "mariadb": lambda: _start_mariadb(home, ports.get("mariadb"), detached),
@@ -147,6 +147,8 @@ def start_servers(
             for name, future in started.items():
                 if future.done() and future.exception() is None:
                     servers[name] = future.result()
+                elif name in before:  # it has ended, and is still wanted: `ended_servers` tells it again
+                    servers[name] = before[name]
             servers = {name: servers[name] for name in SERVERS if name in servers}
             write_state(_state_file(home), servers.values())
         for future in started.values():

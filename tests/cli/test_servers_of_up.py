@@ -167,3 +167,20 @@ def test_servers_that_start_while_the_command_is_ended_are_written_down(
         signal.signal(signal.SIGINT, before)
     assert [each.name for each in read_state(tmp_path / "state.json")] == ["kafka", "mariadb"]
     assert stop_servers(["mariadb"]) == ["mariadb"]
+
+
+def test_a_server_that_could_not_be_started_again_is_still_known(
+    servers: dict[str, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its port may be in use for a moment: it would be tried once and then forgotten."""
+
+    def fails(*_: object) -> ServerRecord:
+        raise LocalServerError("port 1 is in use")
+
+    monkeypatch.setattr(local, "_start_mariadb", fails)
+    servers["mariadb"].kill()
+    servers["mariadb"].wait()
+    for _ in range(2):
+        with pytest.raises(LocalServerError):
+            start_servers(["mariadb"], {"mariadb": 1})
+        assert ended_servers() == {"mariadb": 1}
