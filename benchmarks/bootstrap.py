@@ -53,6 +53,9 @@ class Sink:
         """Counts."""
         self.changes += len(txn.changes)
 
+    def stamp(self, as_of_ms: int) -> None:
+        """Nobody reads the time."""
+
     def flush(self) -> None:
         """Nothing to do."""
 

@@ -416,9 +416,10 @@ class OwnerClient:
         table_id: int = 0,
         vector: str = "",
         max_wait_ms: int = 0,
+        not_before_ms: int = 0,
     ) -> OwnerTable:
         """What is known of a catalog table."""
-        request = GetTable(0, keyspace, name, write_ids, table_id, vector, max_wait_ms)
+        request = GetTable(0, keyspace, name, write_ids, table_id, vector, max_wait_ms, not_before_ms=not_before_ms)
         return _expect(await self.request(request, max_wait_ms), OwnerTable)
 
     async def get_objects(self, wanted: GetObjects) -> OwnerObjects:

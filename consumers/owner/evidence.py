@@ -19,7 +19,7 @@ class Evidence(Protocol):
     """Where an answer stands in its shard's history. `consumers.owner.protocol.OwnerRow` and ``Table`` implement it.
 
     Positions are text, "" if unknown. ``lo`` was recorded before the value was read; it decides freshness. Nothing in
-    the value is later than ``hi``; the session adopts it. ``watermark`` is the partition's.
+    the value is later than ``hi``; the session adopts it. ``watermark`` is the partition's, ``as_of_ms`` as in `Tag`.
     """
 
     @property
@@ -32,6 +32,8 @@ class Evidence(Protocol):
     def hi(self) -> str: ...
     @property
     def watermark(self) -> str: ...
+    @property
+    def as_of_ms(self) -> int: ...
 
 
 class FillVerdict(NamedTuple):
@@ -65,7 +67,6 @@ def tag_of(
     write_ids: ValidWriteIdList | None = None,
     table_id: int = 0,
     kin: Kin = NO_KIN,
-    as_of_ms: int = 0,
 ) -> Tag:
     """The evidence in the form that `tokens.decide` takes; raises `tokens.TokenError`."""
     lo = Position.parse(evidence.lo) if evidence.lo else None
@@ -79,7 +80,7 @@ def tag_of(
         table_id=table_id,
         topology=kin.topology,
         ancestors=kin.ancestors,
-        as_of_ms=as_of_ms,
+        as_of_ms=evidence.as_of_ms,
     )
 
 

@@ -138,7 +138,8 @@ class GetTable(Message, tag="get_table"):
     max_wait_ms: int = 0
     topic_id: str = ""
     trace: str = ""
-    """As in `Get`."""
+    not_before_ms: int = 0
+    """As in `Get`, like ``trace``."""
 
 
 class GetObjects(Message, tag="get_objects"):
@@ -166,7 +167,8 @@ class GetObjects(Message, tag="get_objects"):
     max_wait_ms: int = 0
     topic_id: str = ""
     trace: str = ""
-    """As in `Get`."""
+    not_before_ms: int = 0
+    """As in `Get`, like ``trace``."""
 
 
 class Wait(Message, tag="wait"):
@@ -352,6 +354,7 @@ class OwnerTable(Message, tag="table"):
     kin: Kin = NO_KIN
     name: str = ""
     """What the table is called, of one that was asked by id."""
+    as_of_ms: int = 0
 
 
 class OwnerObjects(Message, tag="objects"):
@@ -383,6 +386,7 @@ class OwnerObjects(Message, tag="objects"):
     elsewhere: bool = False
     code: str = ""
     kin: Kin = NO_KIN
+    as_of_ms: int = 0
 
 
 class ShardKin(msgspec.Struct, array_like=True):

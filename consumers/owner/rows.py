@@ -268,7 +268,7 @@ def last_known_row(head: Head, key: bytes, value: bytes | None, prefix: int | No
 
 def decide_row(row: OwnerRow, demand: Demand, kin: Kin = NO_KIN) -> None:
     """Writes the decision into ``row``, and removes an image that may not be served."""
-    decision = decide(demand, tag_of(row, kin=kin, as_of_ms=row.as_of_ms))
+    decision = decide(demand, tag_of(row, kin=kin))
     row.freshness = decision.freshness.value
     if decision.may_be_served:
         row.served, row.needs_source, row.why = True, False, f"{decision.why}; {row.why}"

@@ -304,7 +304,7 @@ class OwnerServer:
             found = _next_step(steps)
 
     def _get_table(self, request: GetTable) -> Answer | Coroutine[Any, Any, Answer]:
-        demand = demand_of(request.vector, request.write_ids, request.table_id)
+        demand = demand_of(request.vector, request.write_ids, request.table_id, request.not_before_ms)
         owned = self._partitions(request)
         if not owned:
             raise OwnerError(f"this process owns no partition of {request.keyspace}", code="not_owner")
@@ -330,7 +330,7 @@ class OwnerServer:
 
     def _get_objects(self, request: GetObjects) -> Answer | Coroutine[Any, Any, Answer]:
         """Few objects are looked at here, others in a thread. Waits for what can make them servable."""
-        demand = demand_of(request.vector, request.write_ids, request.table_id)
+        demand = demand_of(request.vector, request.write_ids, request.table_id, request.not_before_ms)
         owned = self._partitions(request)
         if not owned:
             raise OwnerError(f"this process owns no partition of {request.keyspace}", code="not_owner")

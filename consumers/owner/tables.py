@@ -125,6 +125,7 @@ def _undecided(table_id: int, shard: str, lineage: Lineage | None, stamp: bytes)
         watermark=lineage.watermark if lineage else "",
         low_water=lineage.low_water if lineage else "",
         stamp=stamp,
+        as_of_ms=lineage.as_of_ms if lineage else 0,
     )
 
 
@@ -170,7 +171,8 @@ def view_table(head: Head, state: TableState | None, table_id: int, stamp: bytes
     found = _undecided(table_id, shard, lineage, stamp)
     place = (lineage.epoch, lineage.watermark_ordinal) if lineage is not None else (0, 0)
     if state is not None and (state.epoch, state.image_ordinal) > place:
-        found.watermark = ""  # a marker says nothing of what follows it; see `consumers.owner.rows.view_row`
+        # a marker says nothing of what follows it; see `consumers.owner.rows.view_row`
+        found.watermark, found.as_of_ms = "", 0
     return found
 
 

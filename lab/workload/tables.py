@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from lab.workload.catalog import WorkloadCatalog
 from serving.sources.mariadb import translated
@@ -37,16 +38,25 @@ class WorkloadTables:
     def _read(self, name: str, own_list: str | None) -> SourceTable:
         session = self._session()
         database, _, table = name.partition(".")
+        began_ms = int(time.time() * 1000)  # as of the front, like a metastore
         while True:
             found = session.read_table(database, table, own_list)
             if found is not None:
                 position = Position.parse(found.position)
-                return SourceTable(found.table_id, found.kind, found.image, found.write_ids, position, found.timestamp)
+                return SourceTable(
+                    found.table_id,
+                    found.kind,
+                    found.image,
+                    found.write_ids,
+                    position,
+                    found.timestamp,
+                    as_of_ms=began_ms,
+                )
             # The answer "no such table" needs the position of the snapshot in which the table is missing.
             with session.snapshot() as read:
                 if not read.rows("SELECT 1 FROM catalog_tables WHERE name=%s", name):
                     text, timestamp = read.position()
-                    return SourceTable(0, "", None, "", Position.parse(text), timestamp)
+                    return SourceTable(0, "", None, "", Position.parse(text), timestamp, as_of_ms=began_ms)
 
     def _session(self) -> WorkloadCatalog:
         session: WorkloadCatalog | None = getattr(self._of_thread, "session", None)

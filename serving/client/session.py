@@ -357,10 +357,16 @@ class SessionState:
         *,
         catalog: str = "hive",
         max_wait_ms: int | None = None,
+        max_staleness_ms: int | None = None,
     ) -> Plan[Table]:
-        """A catalog table that covers ``valid_write_ids`` (as Hive writes it) and all the session has seen."""
+        """A catalog table that covers ``valid_write_ids`` (as Hive writes it) and all the session has seen.
+
+        ``max_staleness_ms``: as of a row, like for all that is read of a catalog.
+        """
+        bound = self._bound(catalog, max_staleness_ms)
         demanded = yield from self._plan_demand()
-        request = wire.table_request(catalog, db, table, valid_write_ids, table_id, _params(demanded, max_wait_ms))
+        params = _params(demanded, max_wait_ms, bound)
+        request = wire.table_request(catalog, db, table, valid_write_ids, table_id, params)
         found: Table = yield from self._ask(request, wire.read_table, demanded)
         self._answered(found.token, demanded)
         return found
@@ -381,6 +387,7 @@ class SessionState:
         page: str = "",
         catalog: str = "hive",
         max_wait_ms: int | None = None,
+        max_staleness_ms: int | None = None,
     ) -> Plan[Objects]:
         """A table's partitions: all, those in ``names``, those that begin with ``values``, or that pass ``filter``.
 
@@ -392,7 +399,7 @@ class SessionState:
         wanted["values"] = json_text(list(values)) if values else ""
         wanted |= {"names_only": "true" if names_only else "", "count": "true" if count else ""}
         query = _of_table(valid_write_ids, table_id) | {name: text for name, text in wanted.items() if text}
-        return (yield from self._plan_objects("partitions", (db, table), query, catalog, max_wait_ms))
+        return (yield from self._plan_objects("partitions", (db, table), query, catalog, max_wait_ms, max_staleness_ms))
 
     def plan_statistics(
         self,
@@ -405,6 +412,7 @@ class SessionState:
         aggregate: bool = False,
         catalog: str = "hive",
         max_wait_ms: int | None = None,
+        max_staleness_ms: int | None = None,
     ) -> Plan[Objects]:
         """Column statistics of a table, of one ``partition``, or of all partitions together (``aggregate``).
 
@@ -416,7 +424,7 @@ class SessionState:
             query["partition"] = json_text(list(partition))
         if aggregate:
             query["aggregate"] = "true"
-        return (yield from self._plan_objects("statistics", (db, table), query, catalog, max_wait_ms))
+        return (yield from self._plan_objects("statistics", (db, table), query, catalog, max_wait_ms, max_staleness_ms))
 
     def plan_constraints(
         self,
@@ -427,24 +435,40 @@ class SessionState:
         *,
         catalog: str = "hive",
         max_wait_ms: int | None = None,
+        max_staleness_ms: int | None = None,
     ) -> Plan[Objects]:
         """A table's constraints, all kinds in one object."""
         query = _of_table(valid_write_ids, table_id)
-        return (yield from self._plan_objects("constraints", (db, table), query, catalog, max_wait_ms))
+        return (
+            yield from self._plan_objects("constraints", (db, table), query, catalog, max_wait_ms, max_staleness_ms)
+        )
 
     def plan_databases(
-        self, db: str = "", *, page: str = "", catalog: str = "hive", max_wait_ms: int | None = None
+        self,
+        db: str = "",
+        *,
+        page: str = "",
+        catalog: str = "hive",
+        max_wait_ms: int | None = None,
+        max_staleness_ms: int | None = None,
     ) -> Plan[Objects]:
         """One database, or all of the catalog."""
         path, query = ((db,) if db else ()), ({"page": page} if page else {})
-        return (yield from self._plan_objects("databases", path, query, catalog, max_wait_ms))
+        return (yield from self._plan_objects("databases", path, query, catalog, max_wait_ms, max_staleness_ms))
 
     def plan_functions(
-        self, db: str, function: str = "", *, page: str = "", catalog: str = "hive", max_wait_ms: int | None = None
+        self,
+        db: str,
+        function: str = "",
+        *,
+        page: str = "",
+        catalog: str = "hive",
+        max_wait_ms: int | None = None,
+        max_staleness_ms: int | None = None,
     ) -> Plan[Objects]:
         """One function, or all of a database."""
         path, query = ((db, function) if function else (db,)), ({"page": page} if page else {})
-        return (yield from self._plan_objects("functions", path, query, catalog, max_wait_ms))
+        return (yield from self._plan_objects("functions", path, query, catalog, max_wait_ms, max_staleness_ms))
 
     def plan_lists(
         self, tables: Sequence[str], txn: int = 0, txns: str = "", *, catalog: str = "hive", adopt: bool = False
@@ -469,10 +493,17 @@ class SessionState:
         return found
 
     def _plan_objects(
-        self, kind: str, path: Sequence[str], query: Mapping[str, str], catalog: str, max_wait_ms: int | None
+        self,
+        kind: str,
+        path: Sequence[str],
+        query: Mapping[str, str],
+        catalog: str,
+        max_wait_ms: int | None,
+        max_staleness_ms: int | None,
     ) -> Plan[Objects]:
+        bound = self._bound(catalog, max_staleness_ms)
         demanded = yield from self._plan_demand()
-        params = {"catalog": catalog, **query, **_params(demanded, max_wait_ms)}
+        params = {"catalog": catalog, **query, **_params(demanded, max_wait_ms, bound)}
         found: Objects = yield from self._ask(wire.objects_request(kind, path, params), wire.read_objects, demanded)
         self._answered(found.token, demanded)
         return found

@@ -112,10 +112,13 @@ class TransactionState:
         listed = str(found.write_ids) if found.write_ids is not None else None
         return {"valid_write_ids": listed, "table_id": found.table_id, "catalog": self.catalog}
 
-    def plan_table(self, db: str, table: str, *, max_wait_ms: int | None = None) -> Plan[Table]:
+    def plan_table(
+        self, db: str, table: str, *, max_wait_ms: int | None = None, max_staleness_ms: int | None = None
+    ) -> Plan[Table]:
         """A table, as `Session.get_table`."""
         demand = yield from self._plan_demand(db, table)
-        return (yield from self.session.plan_table(db, table, **demand, max_wait_ms=max_wait_ms))
+        bounds: dict[str, Any] = {"max_wait_ms": max_wait_ms, "max_staleness_ms": max_staleness_ms}
+        return (yield from self.session.plan_table(db, table, **demand, **bounds))
 
     def plan_partitions(
         self,
@@ -130,10 +133,12 @@ class TransactionState:
         limit: int = 0,
         page: str = "",
         max_wait_ms: int | None = None,
+        max_staleness_ms: int | None = None,
     ) -> Plan[Objects]:
         """A table's partitions, as `Session.get_partitions`."""
         wanted: dict[str, Any] = {"filter": filter, "names": names, "values": values, "names_only": names_only}
         wanted |= {"count": count, "limit": limit, "page": page, "max_wait_ms": max_wait_ms}
+        wanted["max_staleness_ms"] = max_staleness_ms
         demand = yield from self._plan_demand(db, table)
         return (yield from self.session.plan_partitions(db, table, **demand, **wanted))
 
@@ -145,16 +150,21 @@ class TransactionState:
         partition: Sequence[str] = (),
         aggregate: bool = False,
         max_wait_ms: int | None = None,
+        max_staleness_ms: int | None = None,
     ) -> Plan[Objects]:
         """Column statistics, as `Session.get_statistics`."""
         demand = yield from self._plan_demand(db, table)
         wanted: dict[str, Any] = {"partition": partition, "aggregate": aggregate, "max_wait_ms": max_wait_ms}
+        wanted["max_staleness_ms"] = max_staleness_ms
         return (yield from self.session.plan_statistics(db, table, **demand, **wanted))
 
-    def plan_constraints(self, db: str, table: str, *, max_wait_ms: int | None = None) -> Plan[Objects]:
+    def plan_constraints(
+        self, db: str, table: str, *, max_wait_ms: int | None = None, max_staleness_ms: int | None = None
+    ) -> Plan[Objects]:
         """A table's constraints, as `Session.get_constraints`."""
         demand = yield from self._plan_demand(db, table)
-        return (yield from self.session.plan_constraints(db, table, **demand, max_wait_ms=max_wait_ms))
+        bounds: dict[str, Any] = {"max_wait_ms": max_wait_ms, "max_staleness_ms": max_staleness_ms}
+        return (yield from self.session.plan_constraints(db, table, **demand, **bounds))
 
 
 def name_of(db: str, table: str) -> str:

@@ -154,12 +154,14 @@ class TableParameters(msgspec.Struct, forbid_unknown_fields=True):
     table_id: Annotated[TableId, Meta(description="The table's id; 0 means not given.")] = 0
     token: TokenParameter = ""
     max_wait_ms: WaitParameter | UnsetType = UNSET
+    max_staleness_ms: StalenessParameter | UnsetType = UNSET
 
 
 class _CatalogParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     catalog: Annotated[str, Meta(description="The catalog's name.")] = "hive"
     token: TokenParameter = ""
     max_wait_ms: WaitParameter | UnsetType = UNSET
+    max_staleness_ms: StalenessParameter | UnsetType = UNSET
 
 
 class _OfTableParameters(_CatalogParameters, kw_only=True):
@@ -279,6 +281,7 @@ class TableBatchBody(msgspec.Struct, forbid_unknown_fields=True):
     tables: Annotated[list[_TableBody], Meta(min_length=1)]
     token: str | None = None
     max_wait_ms: Milliseconds | None = None
+    max_staleness_ms: Milliseconds | None = None
 
 
 def demand_of(
@@ -387,9 +390,9 @@ def row_batch(body: RowBatchBody, limits: RequestLimits, now_ms: int) -> tuple[l
     return wanted, demand._replace(consistency=body.consistency, last_known=body.last_known)
 
 
-def table_batch(body: TableBatchBody, limits: RequestLimits) -> tuple[list[RequestedTable], ReadDemand]:
+def table_batch(body: TableBatchBody, limits: RequestLimits, now_ms: int) -> tuple[list[RequestedTable], ReadDemand]:
     """The tables and the one demand of a batch. Raises as `row_batch`, and ``bad_write_ids``."""
-    demand = demand_of(body.token, body.max_wait_ms, limits)
+    demand = demand_of(body.token, body.max_wait_ms, limits, body.max_staleness_ms, now_ms)
     _check_size(body.tables, demand, limits)
     return [requested_table(table) for table in body.tables], demand
 

@@ -60,7 +60,7 @@ from serving.http.route import Route
 from serving.http.status.routes import STATUS
 from serving.http.streaming.routes import STREAMING
 from serving.keeping import keep_row
-from serving.reads.demands import RequestedRow, RequestedTable
+from serving.reads.demands import ReadDemand, RequestedRow, RequestedTable
 from serving.reads.objects import RequestedObjects
 from stream.access.grants import METRICS
 
@@ -74,10 +74,15 @@ class StatusAnswer(msgspec.Struct):
     status: Literal["ok", "ready"]
 
 
+def _demand(front: Front, parameters: Any) -> ReadDemand:
+    """Of a request that may demand a token and a time. Raises `ReadError` ``bad_token``."""
+    waiting, staleness = parameters.max_wait_ms, parameters.max_staleness_ms
+    return demand_of(parameters.token, waiting, front.limits, staleness, front.now_ms())
+
+
 async def get_row(front: Front, parameters: RowParameters, _: None) -> Response:
     """One `RowAnswer`."""
-    options, waiting, staleness = row_options(parameters), parameters.max_wait_ms, parameters.max_staleness_ms
-    demand = demand_of(parameters.token, waiting, front.limits, staleness, front.now_ms())
+    options, demand = row_options(parameters), _demand(front, parameters)
     demand = demand._replace(consistency=parameters.consistency, last_known=parameters.last_known)
     wanted = [RequestedRow(parameters.table, parameters.pk.encode("latin-1"))]
     [answer] = await front.rows.read_many(front.row_space(parameters.keyspace), wanted, demand, options)
@@ -102,23 +107,21 @@ async def get_rows(front: Front, parameters: RowBatchParameters, body: RowBatchB
 
 async def find_rows(front: Front, parameters: RangeParameters, _: None) -> Response:
     """One `RangeAnswer`."""
-    waiting, staleness = parameters.max_wait_ms, parameters.max_staleness_ms
-    demand = demand_of(parameters.token, waiting, front.limits, staleness, front.now_ms())
-    demand = demand._replace(consistency=parameters.consistency)
+    demand = _demand(front, parameters)._replace(consistency=parameters.consistency)
     space = front.row_space(parameters.keyspace)
     return answer_response(await front.ranges.read(space, requested_range(parameters), demand))
 
 
 async def get_table(front: Front, parameters: TableParameters, _: None) -> Response:
     """One `TableAnswer`."""
-    demand, wanted = demand_of(parameters.token, parameters.max_wait_ms, front.limits), requested_table(parameters)
+    demand, wanted = _demand(front, parameters), requested_table(parameters)
     [answer] = await front.tables.read_many([(front.table_space(parameters.catalog), wanted)], demand)
     return read_response(answer)
 
 
 async def get_tables(front: Front, _: TableBatchParameters, body: TableBatchBody) -> Response:
     """One `TableBatchAnswer`."""
-    wanted, demand = table_batch(body, front.limits)
+    wanted, demand = table_batch(body, front.limits, front.now_ms())
     with_catalogs = [(front.table_space(each.catalog), each) for each in wanted]
     found = await front.tables.read_many(with_catalogs, demand)
     return answer_response(table_batch_answer(found, demand), from_source=source_asked(found))
@@ -126,7 +129,7 @@ async def get_tables(front: Front, _: TableBatchParameters, body: TableBatchBody
 
 async def get_table_by_id(front: Front, parameters: TableIdParameters, _: None) -> Response:
     """One `TableAnswer`."""
-    demand = demand_of(parameters.token, parameters.max_wait_ms, front.limits)
+    demand = _demand(front, parameters)
     wanted = RequestedTable(parameters.catalog, "", "", requested_list(parameters.valid_write_ids), parameters.table_id)
     [answer] = await front.tables.read_many([(front.table_space(parameters.catalog), wanted)], demand)
     return read_response(answer)
@@ -177,8 +180,7 @@ def _listed(
 
 async def _objects(front: Front, parameters: Any, wanted: RequestedObjects) -> Response:
     """200; 404 if one object was asked for by its name and is known not to exist."""
-    demand = demand_of(parameters.token, parameters.max_wait_ms, front.limits)
-    answer = await front.objects.read(front.table_space(parameters.catalog), wanted, demand)
+    answer = await front.objects.read(front.table_space(parameters.catalog), wanted, _demand(front, parameters))
     return answer_response(answer, 404 if len(wanted.names) == 1 and not answer.count else 200)
 
 

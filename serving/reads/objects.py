@@ -26,7 +26,7 @@ from serving.misses import NO_OWNER, miss_reason
 from serving.reads.demands import NO_VECTOR, ReadDemand, RequestedTable
 from serving.reads.flight import Flights
 from serving.reads.owners import AnswerTooLarge, OwnerAway, Owners
-from serving.reads.proof import Proof, history_lost_error, token_after
+from serving.reads.proof import Proof, history_lost_error, reached_by, token_after
 from serving.reads.spaces import TableSpace, epoch_of, learn_shards
 from serving.reads.tables import POLL_S, SOURCE_TIMEOUT_S, judge_table
 from serving.sources.source import ObjectSource, SourceObjects, SourceTable, WantedObjects
@@ -87,16 +87,16 @@ class ObjectReads:
             found = await self._ask_owners(space, wanted, demand, after, version)
         except OwnerAway as away:
             self._metrics.missed("object", NO_OWNER)
-            return await self._from_source(lookup, str(away), "")
+            return await self._from_source(lookup, str(away))
         space.epochs.learn_kin(found.shard, found.epoch, found.kin)
         if found.code == HISTORY_LOST:
             raise history_lost_error(demand.vector, found.shard, found.epoch, found.watermark, found.why, found.kin)
         if found.code:
             raise ReadError(found.code, found.why)
-        if not found.served:
+        if not found.served or found.as_of_ms < demand.not_before_ms:  # as `TableReads`
             self._metrics.missed("object", miss_reason(found))
             try:
-                return await self._from_source(lookup, found.why, found.watermark)
+                return await self._from_source(lookup, found.why, found)
             except ReadError as error:
                 stale = await self._stale(lookup, found, error) if self._stale_if_down else None
                 if stale is None:
@@ -143,6 +143,7 @@ class ObjectReads:
                     names_only=wanted.names_only,
                     count_only=wanted.count_only,
                     max_wait_ms=demand.max_wait_ms,
+                    not_before_ms=demand.not_before_ms,
                 )
             )
 
@@ -152,7 +153,7 @@ class ObjectReads:
 
         return await self._owners.ask_any(space.name, range(space.layout.partitions), ask, lambda _: True)
 
-    async def _from_source(self, lookup: ObjectLookup, cache_why: str, known: str) -> RawObjects:
+    async def _from_source(self, lookup: ObjectLookup, cache_why: str, owned: OwnerObjects | None = None) -> RawObjects:
         space, wanted, demand, deadline = lookup
         source = space.source
         if wanted.page:
@@ -163,7 +164,8 @@ class ObjectReads:
         await learn_shards(self._owners, space, demand.vector, deadline)
         epoch = await epoch_of(self._owners, space, source.shard)
         proof = Proof(demand, source.shard, epoch, space.epochs.kin_of(source.shard, demand.vector))
-        seen = await self._prove(lookup, source, proof, known)
+        proof.reached = reached_by(proof, [owned] if owned is not None else [])
+        seen = await self._prove(lookup, source, proof, owned.watermark if owned is not None else "")
         if wanted.table is not None and not seen.table_id:
             raise ReadError("unknown_table", f"catalog {space.name} has no table {wanted.table.name}")
         why = f"read from the source at {seen.position}: {_judge(proof, wanted, seen).why}; the cache: {cache_why}"
@@ -269,8 +271,8 @@ def _asked(wanted: RequestedObjects) -> WantedObjects:
 def _judge(proof: Proof, wanted: RequestedObjects, seen: SourceObjects) -> Decision:
     """Whether the source's answer proves the demand. Raises `ReadError` ``missing_write_ids``."""
     if wanted.table is None or not seen.table_id:
-        return proof.judge(seen.position)
-    shown = SourceTable(seen.table_id, seen.table_kind, b"{}", seen.write_ids, seen.position)
+        return proof.judge(seen.position, seen.as_of_ms)
+    shown = SourceTable(seen.table_id, seen.table_kind, b"{}", seen.write_ids, seen.position, as_of_ms=seen.as_of_ms)
     return judge_table(proof, wanted.table, shown)
 
 
@@ -310,6 +312,7 @@ def _joined(first: OwnerObjects, second: OwnerObjects) -> OwnerObjects:
     least = first if first.freshness != Freshness.FRESH.value else second
     return replace(
         least,
+        as_of_ms=min(first.as_of_ms, second.as_of_ms),
         hi=latest_of((first.hi, second.hi)),
         names=first.names + second.names,
         images=first.images + second.images,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from consumers.fold.shards import NO_KIN, Kin
 from serving.errors import ReadError
@@ -31,6 +32,19 @@ class Reached(NamedTuple):
 
     position: Position
     as_of_ms: int
+
+
+class Told(Protocol):
+    """What an owner's answer says of its shard. An `OwnerRow` and the other answers are such."""
+
+    @property
+    def shard(self) -> str: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def watermark(self) -> str: ...
+    @property
+    def as_of_ms(self) -> int: ...
 
 
 class Proof:
@@ -69,13 +83,13 @@ class Proof:
         """
         wanted = self.demand
         if self.epoch is None:
-            return _NO_EPOCH if self._as_of(position, as_of_ms) >= wanted.not_before_ms else _NO_TIME
+            return _NO_EPOCH if self.as_of(position, as_of_ms) >= wanted.not_before_ms else _NO_TIME
         return decide(
             Demand(vector=wanted.vector, given=wanted.given, not_before_ms=wanted.not_before_ms),
             self._tag(position, as_of_ms),
         )
 
-    def _as_of(self, position: Position, as_of_ms: int) -> int:
+    def as_of(self, position: Position, as_of_ms: int) -> int:
         """The time up to which an answer has all. One that is behind an owner's position is no primary's: 0."""
         reached = self.reached
         if reached is None:
@@ -92,7 +106,7 @@ class Proof:
             None,
             topology=kin.topology,
             ancestors=kin.ancestors,
-            as_of_ms=self._as_of(position, as_of_ms),
+            as_of_ms=self.as_of(position, as_of_ms),
         )
 
     def is_behind(self, position: Position, as_of_ms: int = 0) -> bool:
@@ -124,6 +138,15 @@ class Proof:
                 return lost
         hint = _INCOMPARABLE if decision.verdict is Verdict.INCOMPARABLE else ""
         return ReadError("source_behind", f"the source's answer does not prove the demand: {decision.why}", hint=hint)
+
+
+def reached_by(proof: Proof, answers: Iterable[Told]) -> Reached | None:
+    """A position of the source's history that proves the demanded time, if one is demanded and an owner named one."""
+    demanded = proof.demand.not_before_ms
+    for each in answers if demanded else ():
+        if (each.shard, each.epoch) == (proof.shard, proof.epoch) and each.as_of_ms >= demanded:
+            return Reached(Position.parse(each.watermark), each.as_of_ms)
+    return None
 
 
 _INCOMPARABLE: Final = "is the position in the token one of this source? Its server or domain may be unknown there"

@@ -18,7 +18,7 @@ from serving.reads.demands import ReadDemand, RequestedTable
 from serving.reads.fills import Fills
 from serving.reads.flight import Flights
 from serving.reads.owners import OwnerAway, Owners
-from serving.reads.proof import Proof, history_lost_error, token_after
+from serving.reads.proof import Proof, history_lost_error, reached_by, token_after
 from serving.reads.spaces import TableSpace, epoch_of, learn_shards
 from serving.sources.source import ListSource, SourceTable, TableSource
 from stream.spans import source_span
@@ -128,7 +128,8 @@ class TableReads:
             raise history_lost_error(demand.vector, found.shard, found.epoch, found.watermark, found.why, found.kin)
         if found.code:
             raise ReadError(found.code, found.why)
-        if not found.served or found.image is None:
+        # an older owner does not know that a time is demanded
+        if not found.served or found.image is None or found.as_of_ms < demand.not_before_ms:
             miss = TableMiss(lookup, found, found.why)
             self._metrics.missed("table", miss_reason(found))
             try:
@@ -153,6 +154,7 @@ class TableReads:
                 wanted.table_id,
                 demand.token,
                 max(0, round(1000 * (deadline - asyncio.get_running_loop().time()))),
+                demand.not_before_ms,
             )
 
         async def ask(client: OwnerClient, _: int) -> OwnerTable:
@@ -170,7 +172,7 @@ class TableReads:
         return found
 
     async def _from_source(self, miss: TableMiss) -> RawTableAnswer:
-        (space, wanted, demand, deadline), _, cache_why = miss
+        (space, wanted, demand, deadline), owned, cache_why = miss
         source = space.source
         if source is None:
             why = f"the cache cannot prove its answer ({cache_why}), and catalog {space.name} has no source here"
@@ -178,6 +180,7 @@ class TableReads:
         await learn_shards(self._owners, space, demand.vector, deadline)
         epoch = await epoch_of(self._owners, space, source.shard)
         proof = Proof(demand, source.shard, epoch, space.epochs.kin_of(source.shard, demand.vector))
+        proof.reached = reached_by(proof, [owned] if owned is not None else [])
         while True:
             found = await self._flights.read(
                 (space.name, wanted.name, proof.epoch),
@@ -320,6 +323,7 @@ class SourceEvidence(NamedTuple):
     epoch: int
     lo: str
     hi: str
+    as_of_ms: int
     watermark: str = ""
 
 
@@ -328,11 +332,13 @@ def judge_table(proof: Proof, wanted: RequestedTable, found: SourceTable) -> Dec
 
     Raises `ReadError` ``missing_write_ids``.
     """
-    by_position = proof.judge(found.position)
+    by_position = proof.judge(found.position, found.as_of_ms)
+    as_of_ms = proof.as_of(found.position, found.as_of_ms)
     if found.image is None or by_position.history_lost:
         return by_position
-    demand = Demand(proof.demand.vector, wanted.write_ids, wanted.table_id, proof.demand.given)
-    evidence = SourceEvidence(proof.shard, proof.epoch or 0, str(found.position), found.latest)
+    asked = proof.demand
+    demand = Demand(asked.vector, wanted.write_ids, wanted.table_id, asked.given, asked.not_before_ms)
+    evidence = SourceEvidence(proof.shard, proof.epoch or 0, str(found.position), found.latest, as_of_ms)
     try:
         decision = decide_answer(evidence, wanted.name, found.kind, found.write_ids, found.table_id, demand, proof.kin)
     except MissingWriteIds as error:

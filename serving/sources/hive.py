@@ -6,8 +6,10 @@ Lists have connections of their own: many long ones don't hold up the reads of t
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeVar
 
 from consumers.owner.objects.filter import FilterError
@@ -43,14 +45,18 @@ class HiveTables:
     async def read(self, name: str, own_list: str | None = None, known: str = "") -> SourceTable:
         """See `TableSource`."""
         self._breaker.check()
-        at = event_of(known)
-        return await self._threads.run(lambda: self._run(lambda metastore: read_table(metastore, name, own_list, at)))
+        at, began_ms = event_of(known), _now_ms()
+        read = partial(read_table, name=name, own_list=own_list, known=at)
+        found = await self._threads.run(lambda: self._run(read))
+        return found._replace(as_of_ms=began_ms)
 
     async def read_objects(self, wanted: WantedObjects, own_list: str | None = None, known: str = "") -> SourceObjects:
         """See `ObjectSource`."""
         self._breaker.check()
-        threads, at = self._threads if wanted.names else self._list_threads, event_of(known)
-        return await threads.run(lambda: self._run(lambda metastore: read_objects(metastore, wanted, own_list, at)))
+        threads, at, began_ms = self._threads if wanted.names else self._list_threads, event_of(known), _now_ms()
+        read = partial(read_objects, wanted=wanted, own_list=own_list, known=at)
+        found = await threads.run(lambda: self._run(read))
+        return found._replace(as_of_ms=began_ms)
 
     async def read_lists(self, names: Sequence[str], txn: int = 0, txns: str = "") -> SourceLists:
         """See `ListSource`."""
@@ -88,3 +94,8 @@ class HiveTables:
             metastore = self._of_thread.metastore = Metastore(self._settings)
             self._opened.append(metastore)
         return metastore
+
+
+def _now_ms() -> int:
+    """The clock that a demanded time is told by: the front's. A metastore has all that was committed by now."""
+    return int(time.time() * 1000)

@@ -64,7 +64,7 @@ class SourceRow(NamedTuple):
 
 
 class SourceTable(NamedTuple):
-    """The source's answer for a catalog table; ``image`` is None if there is none. ``position``: as in `SourceRow`.
+    """The source's answer for a catalog table; ``image`` is None if there is none. Others as in `SourceRow`.
 
     ``hi``: nothing in the image is later. It may be before ``position``: that tells what the image cannot lack.
     None: ``position``, since all was read in one snapshot. ``is_logged``: whether an event tells of each change; else
@@ -79,6 +79,7 @@ class SourceTable(NamedTuple):
     timestamp: int = 0
     hi: Position | None = None
     is_logged: bool = True
+    as_of_ms: int = 0
 
     @property
     def latest(self) -> str:
@@ -122,6 +123,8 @@ class SourceObjects(NamedTuple):
 
     Empty: they were not read.
     """
+    as_of_ms: int = 0
+    """As in `SourceRow`."""
 
 
 class SourceKey(NamedTuple):

@@ -294,7 +294,7 @@ def test_a_batch_with_a_token_of_many_shards_is_short() -> None:
         rows = {"keys": [{"table": "t", "pk": 1}] * keys, "token": token}
         row_batch(body_of(RowBatchBody, json.dumps(rows).encode()), RequestLimits(), 0)
         named = {"tables": [{"db": "d", "table": "t"}] * tables, "token": token}
-        table_batch(body_of(TableBatchBody, json.dumps(named).encode()), RequestLimits())
+        table_batch(body_of(TableBatchBody, json.dumps(named).encode()), RequestLimits(), 0)
 
     batch(100, 100, token)
     batch(1_000, 1_000, "")

@@ -241,3 +241,25 @@ def test_an_asynchronous_transaction_does_the_same(front: Front) -> None:
 def test_ones_own_id_is_valid_and_no_other(listed: str, own: int, expected: str) -> None:
     """Ids that others got in between are not: nothing is known of them."""
     assert str(with_own(ValidWriteIdList.parse(listed), own)) == expected
+
+
+def test_whatever_a_transaction_reads_may_be_bounded() -> None:
+    """Each request says how old its answer may be, and how long it waits."""
+    front = Front()
+    begun = Session(front.send, Vector()).begin(["d.t"])
+    bounds: dict[str, Any] = {"max_wait_ms": 7, "max_staleness_ms": 250}
+    begun.get_table("d", "t", **bounds)
+    begun.get_partitions("d", "t", **bounds)
+    begun.get_statistics("d", "t", **bounds)
+    begun.get_constraints("d", "t", **bounds)
+    said = [{name: each.params.get(name) for name in bounds} for each in front.asked[1:]]
+    assert said == [{"max_wait_ms": "7", "max_staleness_ms": "250"}] * 4
+
+
+def test_functions_and_databases_may_be_bounded() -> None:
+    """They belong to no table, and have no list."""
+    front = Front()
+    session = Session(front.send, Vector())
+    session.get_functions("d", max_staleness_ms=0)
+    session.get_databases("d", max_staleness_ms=0)
+    assert [each.params["max_staleness_ms"] for each in front.asked] == ["0", "0"]

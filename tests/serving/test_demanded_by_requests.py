@@ -72,6 +72,18 @@ def test_a_read_of_rows_is_as_fresh_as_it_was_demanded(
     assert found == ReadDemand(SEEN, True, 7, not_before_ms, "leader" if is_leader else "bounded")
 
 
+@pytest.mark.parametrize(("staleness_ms", "not_before_ms"), [(0, 1_700_000_000_000), (250, 1_699_999_999_750)])
+@pytest.mark.parametrize("path", [*OF_CATALOGS, "/v1/tables:batch"])
+def test_a_read_of_a_catalog_may_demand_a_time(path: str, staleness_ms: int, not_before_ms: int) -> None:
+    """By a token or without one, of whatever kind of object."""
+    wanted = {"max_staleness_ms": staleness_ms, "max_wait_ms": 7}
+    if path == "/v1/tables:batch":
+        found = demanded("POST", path, json={"tables": TABLES, **wanted})
+    else:
+        found = demanded("GET", path, params=wanted)
+    assert found == ReadDemand(max_wait_ms=7, not_before_ms=not_before_ms)
+
+
 @pytest.mark.parametrize("path", [ROW, BATCH])
 def test_the_image_of_before_a_void_is_given_to_whoever_asks_for_it(path: str) -> None:
     """And to nobody else: it has the columns of then."""

@@ -21,6 +21,9 @@ READS: dict[str, Callable[[SessionState], Plan[Any]]] = {
     "row": lambda session: session.plan_row("shop", TABLE, 7),
     "rows": lambda session: session.plan_rows("shop", [(TABLE, [7])]),
     "range": lambda session: session.plan_find("shop", TABLE, {"id": 7}),
+    "table": lambda session: session.plan_table("d", "t", catalog="shop"),
+    "partitions": lambda session: session.plan_partitions("d", "t", catalog="shop"),
+    "databases": lambda session: session.plan_databases(catalog="shop"),
 }
 
 

@@ -223,6 +223,22 @@ def test_an_external_table(installation: Installation, ask: Callable[..., Table]
     eventually(lambda: parameter(ask("outside", external=True)) == "2", what="the alter")
 
 
+def test_a_time_is_proved_of_a_table_without_a_list(installation: Installation, session: Session) -> None:
+    """An alter is seen at once by whoever demands all up to now; and an idle catalog's cache proves a few seconds."""
+    catalog = installation.first
+
+    def read(max_staleness_ms: int) -> Table:
+        bounds: dict[str, Any] = {"max_wait_ms": 0, "max_staleness_ms": max_staleness_ms}
+        return session.get_table("d", "timed", catalog=installation.stack.keyspace, **bounds)
+
+    catalog.create("timed", transactional=False, v="1")
+    for version in ("2", "3"):
+        catalog.alter("timed", v=version)
+        assert parameter(read(0)) == version
+    found = until(lambda: read(10_000), lambda each: each.served_from == "cache", "a time proved by the cache")
+    assert (found.freshness, parameter(found)) == ("fresh", "3")
+
+
 def test_an_old_client_without_a_list(installation: Installation, ask: Callable[..., Table], session: Session) -> None:
     """``table_id=0`` and no list: refused for a managed table, by the cache and by the source; fine for an external."""
     installation.first.create("managed")

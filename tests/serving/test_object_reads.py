@@ -85,12 +85,15 @@ class Installation:
         self._framer = Framer(SHARD, Layout(1), nonce=7)
         self._framer.start_epoch("HiveEvent/0", 1_700_000_000, "first_start")
         self.position = 0
+        self.clock_ms = 0
+        """That the markers tell; 0: none."""
 
     def publish(self, *changes: Change) -> None:
         """One event through publisher and fold; the session has seen it."""
         self.position += 1
         at = f"HiveEvent/{self.position}"
         self._framer.add(SourceTransaction(at, at, 1_700_000_000, list(changes)), 0, len(changes))
+        self._framer.stamp(self.clock_ms)
         self.owner.fold(*(value for _, value in self._framer.take().records))
         self.session.observe(SHARD, at)
 

@@ -20,9 +20,9 @@ from serving.metrics import FrontMetrics
 from serving.reads.demands import ReadDemand, RequestedRange
 from serving.reads.descriptions import Descriptions
 from serving.reads.owners import OwnerAway
-from serving.reads.proof import Proof, Reached
+from serving.reads.proof import Proof, Reached, reached_by
 from serving.reads.ranges.pages import Page, Stretch
-from serving.reads.ranges.reading import RangeReads, _reached
+from serving.reads.ranges.reading import RangeReads
 from serving.reads.spaces import RowSpace
 from serving.sources.source import RowTable, SourceRange
 from stream.shards.map import ShardMap
@@ -354,5 +354,5 @@ def test_a_demanded_time_is_known_by_an_owner_of_the_same_history(fields: dict[s
     """Positions of a replaced history, or of another shard, are no positions of the source."""
     said = part(1, hi=3, watermark=8, **{"epoch": 2, "as_of_ms": 100, **fields})
     proof = Proof(ReadDemand(not_before_ms=100), "shop/0", 2)
-    assert _reached(proof, [said]) == (Reached(Position.parse(f"{AT}8"), 100) if is_known else None)
-    assert _reached(Proof(ReadDemand(), "shop/0", 2), [said]) is None
+    assert reached_by(proof, [said]) == (Reached(Position.parse(f"{AT}8"), 100) if is_known else None)
+    assert reached_by(Proof(ReadDemand(), "shop/0", 2), [said]) is None

@@ -199,7 +199,7 @@ def test_an_owner_may_wait_for_as_long_as_the_reader(monkeypatch: pytest.MonkeyP
 
     class Waiting(FakeOwner):
         async def get_table(self, *given: object) -> OwnerTable:
-            waits.append(int(str(given[-1])))
+            waits.append(int(str(given[-2])))
             return await super().get_table()
 
     reads, space = Reads(monkeypatch, Waiting()), TableSpace("hive", Layout(1), FakeTableSource(external("0-1-9")))

@@ -160,6 +160,7 @@ def _undecided(partition: Partition, place: _Place, table_id: int) -> OwnerObjec
         images=[],
         version=f"{group.epoch}.{group.ordinal}" if group is not None else "",
         kin=kin_of(place.head, shard).heard(partition.ready),
+        as_of_ms=lineage.as_of_ms if lineage else 0,
     )
 
 
@@ -373,7 +374,8 @@ def _decide(
     last = max((state.ordinal for state in states), default=0) if is_certain else group.ordinal
     lineage = place.head.lineages[group.shard]
     if last > lineage.watermark_ordinal or (table is not None and table.image_ordinal > lineage.watermark_ordinal):
-        found.watermark = ""  # a marker says nothing of what follows it; see `consumers.owner.rows.view_row`
+        # a marker says nothing of what follows it; see `consumers.owner.rows.view_row`
+        found.watermark, found.as_of_ms = "", 0
     listed = list_of(table) if table is not None else None
     kind = table.kind if table is not None else ""
     if table is not None and table.kind == TRANSACTIONAL:

@@ -6,6 +6,7 @@ its reader had seen, nor before what the reader's write-id list says.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ OWN_WRITES: Final = "read your writes"
 MONOTONIC: Final = "monotonic reads"
 COVERED: Final = "the list is covered"
 UNCOMMITTED: Final = "nothing uncommitted"
-RULES: Final = (STALE, OWN_WRITES, MONOTONIC, COVERED, UNCOMMITTED, EXPLAINS, NEVER_RAISES)
+BOUNDED: Final = "no older than allowed"
+RULES: Final = (STALE, OWN_WRITES, MONOTONIC, COVERED, UNCOMMITTED, BOUNDED, EXPLAINS, NEVER_RAISES)
+A_MS: Final = 0.001
+"""What is lost where seconds become milliseconds."""
 IS_DOWN: Final = "the source is down"
 """How the explanation of an answer begins that the metastore was not asked for, since it is away."""
 _LOST: Final = -1
@@ -40,11 +44,15 @@ class Listed(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """When a request was made: the time, how much its session had seen before, and the number of the state."""
+    """When a request was made: the time, how much its session had seen before, and the number of the state.
+
+    ``bound_s``: how much older than the request the answer may be, in seconds; None: it does not say.
+    """
 
     time: float
     events: int
     state: int
+    bound_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +110,9 @@ class CatalogJudge:
         owed = self._owed(earlier, self.asked(earlier, time))
         self._events[session] += [(STALE, state) for _, state in owed]
 
-    def asked(self, session: str, time: float) -> Asked:
+    def asked(self, session: str, time: float, bound_s: float | None = None) -> Asked:
         """A request begins."""
-        return Asked(time, len(self._events[session]), len(self._warehouse.states) - 1)
+        return Asked(time, len(self._events[session]), len(self._warehouse.states) - 1, bound_s)
 
     def refused(self, session: str, code: str) -> None:
         """The session got an error."""
@@ -118,6 +126,8 @@ class CatalogJudge:
     def answered(self, session: str, asked: Asked, ended: float, answer: Answer, listed: Listed | None = None) -> None:
         """A request was answered."""
         owed = self._owed(session, asked)
+        if asked.bound_s is not None:
+            owed.append((BOUNDED, self._last_by(asked.time - asked.bound_s - A_MS)))
         self._check_explanation(session, answer, owed, listed)
         demanded = list(owed) if answer.freshness == "fresh" else []
         if listed is not None and answer.freshness == "fresh":
@@ -134,6 +144,10 @@ class CatalogJudge:
         for rule, state in self._events[session][: asked.events]:
             owed = [] if state == _LOST else [*owed, (rule, state)]
         return owed
+
+    def _last_by(self, time: float) -> int:
+        """The last state that was there at a time."""
+        return max(bisect_right(self._warehouse.states, time, key=lambda state: state.time) - 1, 0)
 
     def _demanded_by(self, listed: Listed) -> int:
         """The last write of the table by a transaction that the list counts as committed."""
@@ -215,7 +229,7 @@ class CatalogJudge:
             self._complain(UNCOMMITTED, f"{text}, which was never so, or not committed")
             return
         broken = {rule for rule, state in demanded if self._first(answer, state, ended, listed) is None}
-        rule = next((rule for rule in (OWN_WRITES, MONOTONIC) if rule in broken), STALE)
+        rule = next((rule for rule in (OWN_WRITES, MONOTONIC, BOUNDED) if rule in broken), STALE)
         at = max(state for _, state in demanded)
         now = self._warehouse.states[at].tables.get(answer.table)
         self._complain(rule, f"{text}; it was asked for as of state {at} or later: {now}; the list: {listed}")

@@ -23,6 +23,7 @@ from serving.client.errors import ClientError
 SESSIONS: Final = 2
 PATIENCE_S: Final = (0.0, 0.05, 1.0, 60.0)
 """How long the history waits for what a session does, before it goes on to the next op."""
+STALENESS_MS: Final = (0, 300, 1_500, 20_000)
 PAGES_MAX: Final = 10
 READS_A_PAGE_IN_S: Final = 0.5
 """How long some readers take between two pages."""
@@ -132,14 +133,38 @@ class Reading(Changing):
         listed = self._brought(table, how, txn)
         self.do(lambda: self.read_table(reader, client, table, listed), patience)
 
-    def read_table(self, reader: str, client: Session, name: str, listed: Listed | None) -> Table | None:
+    def op_bounded(self, session: int, name: int, what: int, staleness: int, patience: int) -> None:
+        """A session reads what must hold all that was committed until a while ago."""
+        reader, client = self.session(session % SESSIONS)
+        table, bound_ms = NAMES[name % len(NAMES)], STALENESS_MS[staleness % len(STALENESS_MS)]
+        listed = self.listed(table)
+
+        def work() -> None:
+            match what % 4:
+                case 1:
+                    self.read_partitions(reader, client, table, listed, 0, 0, bound_ms)
+                case 2:
+                    self.read_constraints(reader, client, table, listed, bound_ms)
+                case 3:
+                    self.read_catalog(reader, client, name, bound_ms)
+                case _:
+                    self.read_table(reader, client, table, listed, bound_ms)
+
+        self.do(work, patience)
+
+    def read_table(
+        self, reader: str, client: Session, name: str, listed: Listed | None, bound_ms: int | None = None
+    ) -> Table | None:
         """Reads a table, and has the answer judged; None if there is none."""
         db, _, table = name.partition(".")
-        return self.judge_table(reader, name, listed, partial(client.get_table, db, table, *_demand(listed)))
+        get = partial(client.get_table, db, table, *_demand(listed), max_staleness_ms=bound_ms)
+        return self.judge_table(reader, name, listed, get, bound_ms)
 
-    def judge_table(self, reader: str, name: str, listed: Listed | None, get: Callable[[], Table]) -> Table | None:
+    def judge_table(
+        self, reader: str, name: str, listed: Listed | None, get: Callable[[], Table], bound_ms: int | None = None
+    ) -> Table | None:
         """As `read_table`, by any call that gets the table."""
-        found = self.ask(reader, name, get)
+        found = self.ask(reader, name, get, bound_ms)
         if found is None:
             return None
         asked, answer = found
@@ -160,19 +185,34 @@ class Reading(Changing):
         self.do(lambda: self.read_partitions(reader, client, table, listed, way, more), patience)
 
     def read_partitions(
-        self, reader: str, client: Session, name: str, listed: Listed | None, way: int, more: int
+        self,
+        reader: str,
+        client: Session,
+        name: str,
+        listed: Listed | None,
+        way: int,
+        more: int,
+        bound_ms: int | None = None,
     ) -> Objects | None:
         """Reads partitions to the last page, and has them judged; None if there are none."""
         db, _, table = name.partition(".")
         text, table_id = _demand(listed)
-        get: Callable[..., Objects] = partial(client.get_partitions, db, table, text, table_id)
+        get: Callable[..., Objects] = partial(
+            client.get_partitions, db, table, text, table_id, max_staleness_ms=bound_ms
+        )
         found: Objects | None = None
         for each in _filters(more) if way % WAYS in FILTERED else [more]:
-            found = self.judge_partitions(reader, name, listed, get, (way, each))
+            found = self.judge_partitions(reader, name, listed, get, (way, each), bound_ms)
         return found
 
     def judge_partitions(
-        self, reader: str, name: str, listed: Listed | None, get: Callable[..., Objects], way: tuple[int, int]
+        self,
+        reader: str,
+        name: str,
+        listed: Listed | None,
+        get: Callable[..., Objects],
+        way: tuple[int, int],
+        bound_ms: int | None = None,
     ) -> Objects | None:
         """As `read_partitions`, by any call that gets a page of what it is given options for."""
         options, selected = _way_of(*way)
@@ -183,7 +223,7 @@ class Reading(Changing):
             return get(page=pages[-1].next_page if pages else "", **options)
 
         while not pages or (pages[-1].next_page and len(pages) < PAGES_MAX):
-            found = self.ask(reader, name, ask)
+            found = self.ask(reader, name, ask, bound_ms)
             if found is None:
                 return None
             first = first or found[0]
@@ -204,10 +244,13 @@ class Reading(Changing):
         listed = self._brought(table, how, 0)
         self.do(lambda: self.read_constraints(reader, client, table, listed), patience)
 
-    def read_constraints(self, reader: str, client: Session, name: str, listed: Listed | None) -> Objects | None:
+    def read_constraints(
+        self, reader: str, client: Session, name: str, listed: Listed | None, bound_ms: int | None = None
+    ) -> Objects | None:
         """Reads constraints, and has them judged; None if there are none."""
         db, _, table = name.partition(".")
-        found = self.ask(reader, name, lambda: client.get_constraints(db, table, *_demand(listed)))
+        get = partial(client.get_constraints, db, table, *_demand(listed), max_staleness_ms=bound_ms)
+        found = self.ask(reader, name, get, bound_ms)
         if found is None:
             return None
         asked, answer = found
@@ -224,16 +267,17 @@ class Reading(Changing):
         reader, client = self.session(session % SESSIONS)
         self.do(lambda: self.read_catalog(reader, client, what), patience)
 
-    def read_catalog(self, reader: str, client: Session, what: int) -> Objects | None:
+    def read_catalog(self, reader: str, client: Session, what: int, bound_ms: int | None = None) -> Objects | None:
         """Reads databases or functions, and has them judged; None if there is no answer."""
         db, function = DATABASES[what // 4 % 2], FUNCTIONS[what // 4 % len(FUNCTIONS)]
-        reads: tuple[Callable[[], Objects], ...] = (
+        reads: tuple[Callable[..., Objects], ...] = (
             client.get_databases,
-            lambda: client.get_databases(db),
-            lambda: client.get_functions(db),
-            lambda: client.get_functions(*function),
+            partial(client.get_databases, db),
+            partial(client.get_functions, db),
+            partial(client.get_functions, *function),
         )
-        found = self.ask(reader, "the catalog", reads[what % 4])
+        get = partial(reads[what % 4], max_staleness_ms=bound_ms)
+        found = self.ask(reader, "the catalog", get, bound_ms)
         if found is None:
             return None
         asked, answer = found
@@ -257,9 +301,11 @@ class Reading(Changing):
             for name, at in _versions(answer).items()
         )
 
-    def ask(self, reader: str, what: str, ask: Callable[[], Found]) -> tuple[judging.Asked, Found] | None:
+    def ask(
+        self, reader: str, what: str, ask: Callable[[], Found], bound_ms: int | None = None
+    ) -> tuple[judging.Asked, Found] | None:
         """What a session gets for a request, and when it asked; None if it gets an error, which is judged."""
-        asked = self.judge.asked(reader, self.kernel.now)
+        asked = self.judge.asked(reader, self.kernel.now, None if bound_ms is None else bound_ms / 1000)
         try:
             return asked, ask()
         except ClientError as error:

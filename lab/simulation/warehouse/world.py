@@ -16,7 +16,7 @@ from lab.simulation.warehouse.filters import FILTERS
 from lab.simulation.warehouse.judging import RULES as JUDGED
 from lab.simulation.warehouse.metastore import CATALOG, DATABASES
 from lab.simulation.warehouse.parts import CONSUMERS, PROCESSES, SHAPE, SHARD, STATES
-from lab.simulation.warehouse.reading import PATIENCE_S, SESSIONS, WAYS
+from lab.simulation.warehouse.reading import PATIENCE_S, SESSIONS, STALENESS_MS, WAYS
 from lab.simulation.warehouse.transacting import WITHIN, Transacting
 from lab.simulation.whole_processes.run import CLIENT, PAUSES_S
 from lab.simulation.whole_processes.stores import check_store
@@ -158,6 +158,7 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "entangle": (3, (_NAMES, 2, _TXNS)),
     "key": (3, (_NAMES, _NAMES)),
     "constraints": (4, (SESSIONS, _NAMES, 4, _PATIENCE)),
+    "bounded": (4, (SESSIONS, _NAMES, 4, len(STALENESS_MS), _PATIENCE)),
     "drop": (2, (_NAMES,)),
     "rename": (2, (_NAMES, _NAMES)),
     "convert": (1, (_NAMES,)),

@@ -17,7 +17,7 @@ class ShardState(msgspec.Struct):
 class PartitionState(msgspec.Struct):
     """One partition as its owner tells it. ``owner`` "": nobody announces that it owns it; ``state`` away: no answer.
 
-    ``age_s``: the largest of its shards; None if one is unknown: a catalog's source tells no clock. ``silent_s``: since
+    ``age_s``: the largest of its shards; None if one is unknown, as of a replica. ``silent_s``: since
     anything was folded; a live source says something each second. ``behind``: records of the topic that are not folded
     yet. None: unknown. ``tables``: each whose backfill has begun, and whether it is whole. ``verified_at``: when
     `freshet verify` looked last, in Unix seconds, and whether it found that the state is what the topic says. None: not

@@ -150,7 +150,7 @@ class Watch:
         )
 
     def _oldest(self, moments: list[Moment], number: int) -> dict[str, list[tuple[int, int]]]:
-        """Keyspace → (place among the remembered, partition) of the oldest; none of a catalog, which tells no clock.
+        """Keyspace → (place among the remembered, partition) of the oldest; none of a source that tells no clock.
 
         Who was unknown for a time was at least as old as that at its end.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias, cast
 
 import msgspec
@@ -18,13 +18,12 @@ from serving.reads.fills import Fills
 from serving.reads.flight import Flights
 from serving.reads.lookups.lookup import ReadContext, RowMiss, RowOutcome, answer
 from serving.reads.owners import Owners
-from serving.reads.proof import Proof, Reached, ReadBetween, merged_tokens
+from serving.reads.proof import Proof, ReadBetween, merged_tokens, reached_by
 from serving.reads.rowkey import RowKey
 from serving.reads.spaces import epoch_of, learn_shards
 from serving.sources.source import RowSource, SchemaChanged, SourceKey, SourceRow
 from serving.turns import in_turns
 from stream.spans import source_span
-from tokens import Position
 
 COMMIT_S = 0.1
 """How long the source is waited for in any case: a token may hold a transaction that it is just committing."""
@@ -98,7 +97,7 @@ class SourceLookups:
         await learn_shards(self._owners, space, vector, context.deadline, source.shard)
         epoch = await epoch_of(self._owners, space, source.shard)
         proof = Proof(context.demand, source.shard, epoch, space.epochs.kin_of(source.shard, vector))
-        proof.reached = reached_by(misses, proof)
+        proof.reached = reached_by(proof, (miss.row for miss in misses if miss.row is not None))
 
         def proves(seen: SourceRow) -> bool:
             return proof.judge(seen.position, seen.as_of_ms).may_be_served
@@ -213,17 +212,6 @@ def _beside_absence(outcome: RowOutcome, absence: RowOutcome) -> RowOutcome:
         why=f"{absence.why}; {outcome.why}",
         token=merged_tokens(absence.token, outcome.token),
     )
-
-
-def reached_by(misses: Iterable[RowMiss], proof: Proof) -> Reached | None:
-    """A position of the source's history that proves the demanded time, if one is demanded and an owner named one."""
-    demanded = proof.demand.not_before_ms
-    for row in (each.row for each in misses) if demanded else ():
-        if row is None or (row.shard, row.epoch) != (proof.shard, proof.epoch):
-            continue
-        if row.as_of_ms >= demanded:
-            return Reached(Position.parse(row.watermark), row.as_of_ms)
-    return None
 
 
 def may_offer(row: OwnerRow, shard: str, key: RowKey, found: SourceRow) -> bool:

@@ -21,7 +21,7 @@ from serving.reads.demands import ReadDemand, RequestedRange
 from serving.reads.descriptions import RENEWED_EVERY_S, Descriptions
 from serving.reads.lookups.sources import COMMIT_S
 from serving.reads.owners import OtherPartition, OwnerAway, Owners
-from serving.reads.proof import Proof, Reached, history_lost_error, token_after
+from serving.reads.proof import Proof, history_lost_error, reached_by, token_after
 from serving.reads.ranges.pages import LIMIT_DEFAULT, VERSION, Page, Range, Stretch, range_of
 from serving.reads.spaces import RowSpace, epoch_of, learn_shards
 from serving.sources.source import RowSource, SchemaChanged, SourceRange
@@ -223,7 +223,7 @@ class RangeReads:
         await learn_shards(self._owners, space, lookup.demand.vector, lookup.deadline, source.shard)
         epoch = await epoch_of(self._owners, space, source.shard)
         proof = Proof(lookup.demand, source.shard, epoch, space.epochs.kin_of(source.shard, lookup.demand.vector))
-        proof.reached = _reached(proof, miss.answers)
+        proof.reached = reached_by(proof, miss.answers)
         limit = lookup.limit
         after = values_in(asked.page.last) if asked.page is not None and limit else None  # a count is of all rows
         count_max = 0 if limit else lookup.wanted.limit
@@ -422,12 +422,3 @@ def _merged(
         ranked = [row for row in ranked if (row[0] >= end if asked.descending else row[0] <= end)]
     rows = within_bytes((key, image) for _, key, image in ranked[: lookup.limit])
     return FoundRange(rows, len(rows), bool(ends) or len(rows) < len(ranked), stretches, freshness, why)
-
-
-def _reached(proof: Proof, answers: Sequence[RangeRows]) -> Reached | None:
-    """As `serving.reads.rows.reached_by`."""
-    demanded = proof.demand.not_before_ms
-    for each in answers if demanded else ():
-        if (each.shard, each.epoch) == (proof.shard, proof.epoch) and each.as_of_ms >= demanded:
-            return Reached(Position.parse(each.watermark), each.as_of_ms)
-    return None

@@ -43,6 +43,9 @@ class Consumer:
         self.transactions.append(txn)
         self.folded.publish([txn])
 
+    def stamp(self, as_of_ms: int) -> None:
+        """Nobody reads the time."""
+
     def flush(self) -> None:
         """Everything is folded already."""
 

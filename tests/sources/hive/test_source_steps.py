@@ -103,6 +103,9 @@ class Steps:
     def publish(self, _: SourceTransaction) -> None:
         """Nobody does."""
 
+    def stamp(self, as_of_ms: int) -> None:
+        """Nobody reads the time."""
+
     def flush(self) -> None:
         """Raises if the publisher was lost."""
         if self.flush_fails:

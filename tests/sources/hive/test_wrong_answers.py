@@ -145,16 +145,21 @@ class Source:
     def __init__(self, server: Server, names: dict[str, int], cursor: str = "") -> None:
         self.server, self.folded = server, Folded(1)
         self.published: list[SourceTransaction] = []
+        self.stamps: list[tuple[int, int]] = []
         self.folded.start(f"HiveEvent/{BEGIN}")
-        at = f"HiveEvent/{BEGIN}"
+        self.status, at = SourceStatus(), f"HiveEvent/{BEGIN}"
         resume = ResumePoint("hive/0", 1, 1, at, 0, at, names=names, cursor=cursor)
         options = FollowOptions(SETTINGS, "hive/0", threads=1, reconcile_s=3600)
-        self.following = Following(options, self, cast("Metastore", server), resume, SourceStatus(), None)
+        self.following = Following(options, self, cast("Metastore", server), resume, self.status, None)
 
     def publish(self, txn: SourceTransaction) -> None:
         """Keeps and folds it."""
         self.published.append(txn)
         self.folded.publish([txn])
+
+    def stamp(self, as_of_ms: int) -> None:
+        """Keeps it, with what was published by then."""
+        self.stamps.append((as_of_ms, len(self.published)))
 
     def flush(self) -> None:
         """Everything is there."""

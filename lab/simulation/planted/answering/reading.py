@@ -19,6 +19,7 @@ from serving.client.tracked import TrackedConnection
 from serving.client.transactions import TransactionState
 from serving.http import batches, lists, query, responses, routes
 from serving.reads.lookups.sources import SourceLookups
+from serving.reads.objects import ObjectReads
 from serving.reads.rows import RowReads
 from serving.reads.tables import TableReads
 from serving.sources import hive_latest, hive_tables
@@ -75,6 +76,18 @@ TIMES: Final = (
         "a time that a read demands counts as proved",
         Replace(decision.decide, "demand.not_before_ms > tag.as_of_ms", "False"),
         Replace(RowReads._from_owner, "row.as_of_ms >= demand.not_before_ms", "True"),
+    ),
+    warehouse(
+        "times_of_a_catalog_are_not_judged",
+        "a time that a read of a catalog demands counts as proved",
+        Replace(decision.decide, "demand.not_before_ms > tag.as_of_ms", "False"),
+        Replace(TableReads._read, "found.as_of_ms < demand.not_before_ms", "False"),
+    ),
+    warehouse(
+        "bound_of_a_catalog_read_is_dropped",
+        "an object may be older than the request allows",
+        Replace(ObjectReads._ask_once, "demand.not_before_ms", "0"),
+        Replace(ObjectReads.read, "found.as_of_ms < demand.not_before_ms", "False"),
     ),
 )
 OWN_WRITES: Final = (

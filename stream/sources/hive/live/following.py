@@ -10,7 +10,7 @@ import threading
 import time
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
@@ -50,8 +50,8 @@ log = structlog.get_logger(__name__)
 
 EVENTS_MAX: Final = 500
 """Events that are read with one call."""
-END_CHECK_S: Final = 1.0
-"""How often a log that has nothing new is compared with the server's last event."""
+LOOK_S: Final = 1.0
+"""How often the server is asked for its last event: so old is at least what is known of its time."""
 
 
 class HiveHistoryLost(FreshetError):
@@ -66,8 +66,21 @@ class PublisherLike(Protocol):
     def publish(self, txn: SourceTransaction) -> None:
         """See there."""
 
+    def stamp(self, as_of_ms: int) -> None:
+        """See there."""
+
     def flush(self) -> None:
         """See there."""
+
+
+class _Look(NamedTuple):
+    """The server's last event, and when it was asked for, in ms since 1970 by this machine's clock.
+
+    All that was committed by then is at or before the event.
+    """
+
+    end: int
+    as_of_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +139,10 @@ class Following:
             self._objects.want_catalog()
         if transactions is not None:
             self._publish([], tuple(opened.values()))
-        self._end_check_at_s = self._reconcile_at_s = time.monotonic()
-        self._reconcile_at_s += options.reconcile_s
+        self._looked: _Look | None = None
+        """The last look at the end of the log, until that is reached."""
+        self._look_at_s = time.monotonic()
+        self._reconcile_at_s = self._look_at_s + options.reconcile_s
 
     def _compose(self) -> None:
         """What fetches and publishes: each kind of thing has its own."""
@@ -211,33 +226,40 @@ class Following:
     def _read_events(self) -> int:
         """Publish the next events; how many there were."""
         self._take_translated()
+        self._look_at_end()
         rows = self._metastore.events(self._at, EVENTS_MAX)
-        if not rows:
-            self._check_end()
-            return 0
-        if rows[0]["eventId"] > self._at + 1:
+        if rows and rows[0]["eventId"] > self._at + 1:
             raise HiveHistoryLost(f"the log has no event {self._at + 1}: its first one is {rows[0]['eventId']}")
+        if not rows and self._looked is not None and self._at < self._looked.end:
+            raise self._deleted(self._looked.end)
         for row in rows:
             self._take(row)
+        if self._looked is not None and self._at >= self._looked.end:
+            self._publisher.stamp(self._looked.as_of_ms)
+            self._status.caught_up(self._looked.as_of_ms)
+            self._looked = None
+            if not rows:
+                self._publisher.flush()  # raises if the publisher was lost meanwhile
         return len(rows)
 
-    def _check_end(self) -> None:
-        """The log has nothing after our position: is that its end? Raises `HiveHistoryLost`."""
-        if time.monotonic() < self._end_check_at_s:
+    def _look_at_end(self) -> None:
+        """Once in a while, unless the end that was seen last is still ahead. Raises `HiveHistoryLost`."""
+        if self._looked is not None or time.monotonic() < self._look_at_s:
             return
-        self._end_check_at_s = time.monotonic() + END_CHECK_S
+        self._look_at_s = time.monotonic() + LOOK_S
+        as_of_ms = int(self._status.wall_clock() * 1000)  # before the question
         end = self._metastore.last_event()
         if end < self._at:
             raise HiveHistoryLost(f"the log ends at event {end}, and event {self._at} was published")
-        if end > self._at and not self._metastore.events(self._at, 1):
-            raise HiveHistoryLost(f"the log's last event is {end}, and what follows event {self._at} was deleted")
-        self._publisher.flush()  # raises if the publisher was lost meanwhile
+        self._looked = _Look(end, as_of_ms)
+
+    def _deleted(self, end: int) -> HiveHistoryLost:
+        return HiveHistoryLost(f"the log's last event is {end}, and what follows event {self._at} was deleted")
 
     def _drain(self, upto: int) -> None:
         while self._at < upto:
             if not self._read_events() and self._at < upto:
-                self._end_check_at_s = 0.0
-                self._check_end()
+                raise self._deleted(upto)
 
     def _take(self, row: dict[str, Any]) -> None:
         """Translate and publish one event, and note what must be fetched."""

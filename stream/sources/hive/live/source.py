@@ -39,6 +39,9 @@ class PublisherLike(Protocol):
     def publish(self, txn: SourceTransaction) -> None:
         """See there."""
 
+    def stamp(self, as_of_ms: int) -> None:
+        """See there."""
+
     def flush(self) -> None:
         """See there."""
 

@@ -1,0 +1,128 @@
+"""Bounded staleness of a catalog at the front: what an owner, an older one and a metastore prove of a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumers.owner.protocol import OwnerError
+from serving.client import Unavailable
+from serving.errors import ReadError
+from serving.reads.demands import ReadDemand, RequestedTable
+from serving.reads.spaces import TableSpace
+from serving.sources import hive
+from serving.sources.hive import HiveTables
+from serving.sources.source import SourceObjects, SourceTable, WantedObjects
+from stream.sources.hive.live.metastore import MetastoreSettings
+from stream.wire.keys import Layout
+from tests.consumers.owning import KEYSPACE
+from tests.serving.fakes import FakeOwner, FakeTableSource, at, owner_table
+from tests.serving.test_object_reads import HiveSource, Installation
+from tests.serving.test_table_reads import IMAGE, Reads, external
+from tokens import Position
+
+NOON = 1_700_000_000_000
+WANTED = RequestedTable("hive", "db", "t")
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, owner: FakeOwner, as_of_ms: int, gtid: str = "0-1-5") -> Any:
+    """What a request gets that demands noon, of a source whose read began at ``as_of_ms``."""
+    source = FakeTableSource(external(gtid)._replace(as_of_ms=as_of_ms))
+    space = TableSpace("hive", Layout(1), source)
+    return asyncio.run(Reads(monkeypatch, owner).read(space, WANTED, ReadDemand(not_before_ms=NOON)))
+
+
+def test_a_metastore_proves_the_time_at_which_its_read_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a token; also that there is no such table."""
+    found = answer(monkeypatch, FakeOwner(), NOON)
+    assert (found.served_from, found.freshness) == ("source", "fresh")
+    for as_of_ms in (NOON - 1, 0):
+        found = answer(monkeypatch, FakeOwner(), as_of_ms)
+        assert isinstance(found, ReadError)
+        assert found.code == "source_behind"
+
+
+def test_an_owner_that_knows_no_times_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of an older version calls its answer fresh without having seen the demanded time."""
+    owner = FakeOwner()
+    owner.table = owner_table(b"{}")
+    found = answer(monkeypatch, owner, NOON)
+    assert (found.served_from, bytes(found.value)) == ("source", IMAGE)
+    owner.table = owner_table(b"{}")
+    owner.table.as_of_ms = NOON
+    assert answer(monkeypatch, owner, 0).served_from == "cache"
+
+
+@pytest.mark.parametrize(("gtid", "is_proved"), [("0-1-8", False), ("0-1-9", True)])
+def test_a_metastore_that_is_behind_an_owner_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch, gtid: str, is_proved: bool
+) -> None:
+    """As one over a replica of the database: an owner has folded what was committed before the demanded time."""
+    owner = FakeOwner()
+    owner.table.watermark, owner.table.as_of_ms = str(at("0-1-9")), NOON
+    assert isinstance(answer(monkeypatch, owner, NOON + 5, gtid), ReadError) is not is_proved
+
+
+def test_a_front_whose_owners_are_away_asks_the_metastore(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No epoch is known then, and the time is proved all the same."""
+    away = FakeOwner(failure=OwnerError("nobody", code="not_owner"))
+    assert answer(monkeypatch, away, NOON).served_from == "source"
+    assert isinstance(answer(monkeypatch, away, NOON - 1), ReadError)
+
+
+def test_a_metastore_is_read_after_the_time_that_its_answer_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is of before the first call, by the front's clock: what is committed meanwhile need not be in it."""
+    began: list[float] = []
+
+    def read_objects(*_: object, **__: object) -> SourceObjects:
+        began.append(time.time())
+        return SourceObjects([], [], Position.parse("HiveEvent/1"))
+
+    def read_table(*_: object, **__: object) -> SourceTable:
+        began.append(time.time())
+        return external()
+
+    monkeypatch.setattr(hive, "read_objects", read_objects)
+    monkeypatch.setattr(hive, "read_table", read_table)
+    tables = HiveTables(MetastoreSettings((("127.0.0.1", 1),)), "hive/0")
+
+    async def main() -> None:
+        before = int(time.time() * 1000)
+        table, objects = await tables.read("d.t"), await tables.read_objects(WantedObjects("database"))
+        told = table.as_of_ms, objects.as_of_ms
+        assert all(before <= each <= 1000 * at_s for each, at_s in zip(told, began, strict=True))
+        await tables.close()
+
+    asyncio.run(main())
+
+
+def test_objects_that_nobody_proves_by_the_clock_are_the_sources(tmp_path: Path) -> None:
+    """Every kind of read says the time to the owner; markers without a clock prove none."""
+    source = HiveSource()
+    running = Installation(tmp_path, source)
+    running.table()
+    running.objects("partition", 7, ("d0", "0"))
+    source.answer = SourceObjects(
+        [("d0", "0")],
+        [b"{}"],
+        Position.parse(f"HiveEvent/{running.position}"),
+        table_id=7,
+        table_kind="external",
+        table_image=b"{}",
+        as_of_ms=2**62,
+    )
+    read = running.session.get_partitions
+    assert read("sales", "t", catalog=KEYSPACE).served_from == "cache"
+    found = read("sales", "t", catalog=KEYSPACE, max_staleness_ms=60_000)
+    assert (found.served_from, found.freshness) == ("source", "fresh")
+    source.answer = source.answer._replace(as_of_ms=0)
+    with pytest.raises(Unavailable):
+        read("sales", "t", catalog=KEYSPACE, max_staleness_ms=60_000, max_wait_ms=0)
+    running.clock_ms = int(time.time() * 1000)
+    running.publish()
+    found = read("sales", "t", catalog=KEYSPACE, max_staleness_ms=600_000)
+    assert (found.served_from, found.freshness) == ("cache", "fresh")
