@@ -12,6 +12,7 @@ from ._tokens import Vector
 from .answers import DescriptionAnswer, Page, Row
 from .client import DEFAULT_TIMEOUT_S
 from .errors import ClientError
+from .privileges.plans import PrivilegeState
 from .retries import RETRIES, Retries
 from .routing.attempts import QUESTION_S, attempts
 from .sending.credentials import RENEWALS_MAX, Bearer, Tls, Token
@@ -173,7 +174,7 @@ class AsyncClient:
             self._router.learn(question, status, body)
 
 
-class AsyncSession(SessionState):
+class AsyncSession(PrivilegeState):
     """`Session` for asyncio. Safe to share between tasks.
 
     It cannot wrap a connection: after a commit run ``SELECT @@last_gtid`` on yours (MySQL:
@@ -200,6 +201,11 @@ class AsyncSession(SessionState):
     get_constraints = awaiting(SessionState.plan_constraints)
     get_databases = awaiting(SessionState.plan_databases)
     get_functions = awaiting(SessionState.plan_functions)
+    get_roles = awaiting(PrivilegeState.plan_roles)
+    get_role_principals = awaiting(PrivilegeState.plan_role_principals)
+    get_roles_of = awaiting(PrivilegeState.plan_roles_of)
+    get_privileges = awaiting(PrivilegeState.plan_privileges)
+    get_privilege_set = awaiting(PrivilegeState.plan_privilege_set)
     find = awaiting(SessionState.plan_find)
     get_by = awaiting(SessionState.plan_get_by)
     count = awaiting(SessionState.plan_count)

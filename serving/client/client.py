@@ -23,6 +23,7 @@ from . import wire
 from ._tokens import Vector
 from .answers import DescriptionAnswer, Page, Row
 from .errors import ClientError
+from .privileges.plans import PrivilegeState
 from .retries import RETRIES, Retries
 from .routing.attempts import QUESTION_S, attempts
 from .sending.credentials import RENEWALS_MAX, Bearer, Tls, Token
@@ -208,7 +209,7 @@ class FreshetClient:
             self._router.learn(question, status, body)
 
 
-class Session(SessionState):
+class Session(PrivilegeState):
     """Reads that are at least as new as all the session has read and written. Safe to share between threads.
 
     Every read raises `ClientError`, by kind and code. After `HistoryLost` the session has adopted the new token: the
@@ -239,6 +240,11 @@ class Session(SessionState):
     get_constraints = blocking(SessionState.plan_constraints)
     get_databases = blocking(SessionState.plan_databases)
     get_functions = blocking(SessionState.plan_functions)
+    get_roles = blocking(PrivilegeState.plan_roles)
+    get_role_principals = blocking(PrivilegeState.plan_role_principals)
+    get_roles_of = blocking(PrivilegeState.plan_roles_of)
+    get_privileges = blocking(PrivilegeState.plan_privileges)
+    get_privilege_set = blocking(PrivilegeState.plan_privilege_set)
     find = blocking(SessionState.plan_find)
     get_by = blocking(SessionState.plan_get_by)
     count = blocking(SessionState.plan_count)

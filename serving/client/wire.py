@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 from urllib.parse import quote
@@ -264,6 +264,12 @@ def read_objects(status: int, body: bytes) -> Objects:
 def read_lists(status: int, body: bytes) -> ListsAnswer:
     """The lists in an answer. Raises `ClientError`."""
     return _decode(_lists, body) if _is_answer(status, body) else _fail(status, body)
+
+
+def reader_of(kind: type[Answer]) -> Callable[[int, bytes], Answer]:
+    """Gives the ``kind`` in an answer. Raises `ClientError`."""
+    decoder = msgspec.json.Decoder(kind)
+    return lambda status, body: _decode(decoder, body) if _is_answer(status, body) else _fail(status, body)
 
 
 def read_epochs(status: int, body: bytes) -> dict[str, int]:

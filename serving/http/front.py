@@ -20,6 +20,7 @@ from serving.reads.fills import Fills
 from serving.reads.locations import LocationReads
 from serving.reads.objects import ObjectReads
 from serving.reads.owners import Owners
+from serving.reads.privileges.reading import PrivilegeReads
 from serving.reads.ranges.reading import RangeReads
 from serving.reads.readiness import Readiness
 from serving.reads.rows import RowReads
@@ -42,6 +43,7 @@ class Front:
     ranges: RangeReads
     tables: TableReads
     objects: ObjectReads
+    privileges: PrivilegeReads
     locations: LocationReads
     readiness: Readiness
     watch: Watch
@@ -152,6 +154,7 @@ def make_front(
         ranges=RangeReads(owners, descriptions, metrics),
         tables=TableReads(owners, fills, metrics, stale_if_down=stale_if_down),
         objects=ObjectReads(owners, metrics, stale_if_down=stale_if_down),
+        privileges=PrivilegeReads(owners, metrics),
         locations=LocationReads(owners, locations, by_name, identity.networks if identity is not None else ()),
         readiness=Readiness(owners, by_name),
         watch=Watch(owners, by_name, metrics),

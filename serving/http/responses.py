@@ -24,6 +24,7 @@ from serving.client.answers import (
     LocationAnswer,
     TableAnswer,
 )
+from serving.client.privileges.answers import PrivilegesAnswer, RoleGrantsAnswer, RolesAnswer
 from serving.errors import ReadError
 from serving.http.status.login import CHALLENGE
 from tokens.errors import one_line
@@ -44,6 +45,9 @@ Answer: TypeAlias = (
     | RawTableBatch
     | LocationAnswer
     | ListsAnswer
+    | RolesAnswer
+    | RoleGrantsAnswer
+    | PrivilegesAnswer
 )
 
 _EVERYWHERE: Headers = ((b"cache-control", b"no-store"), (b"vary", b"Freshet-Token"))

@@ -26,6 +26,7 @@ from serving.http.front import Front
 from serving.http.letters.routes import LETTERS
 from serving.http.lists import LISTS
 from serving.http.locating.routes import LOCATIONS
+from serving.http.privileges.routes import PRIVILEGES
 from serving.http.query import (
     ConstraintsParameters,
     DatabaseParameters,
@@ -451,6 +452,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         text="Functions have no list: `token` decides. Hive logs no event when a function is altered.",
         returns="The function.",
     ),
+    *PRIVILEGES,
     *STREAMING,
     *BYTES,
     *LOCATIONS,

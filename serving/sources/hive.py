@@ -13,10 +13,13 @@ from functools import partial
 from typing import Final, TypeVar
 
 from consumers.owner.objects.filter import FilterError
+from serving.client.privileges.answers import GrantedObject, Privilege, RoleGrant
 from serving.errors import ReadError
 from serving.sources.breaker import Breaker
 from serving.sources.hive_objects import read_objects
+from serving.sources.hive_privileges import read_privileges, read_role_principals, read_roles, read_roles_of
 from serving.sources.hive_tables import event_of, read_lists, read_table
+from serving.sources.privileges import Member, Principal, SourcePrivileges
 from serving.sources.source import SourceLists, SourceObjects, SourceTable, SourceThreads, WantedObjects
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
 from stream.sources.hive.messages import HiveMessageError
@@ -31,7 +34,7 @@ TIMEOUT_S: Final = 8.0
 
 
 class HiveTables:
-    """A `serving.sources.source.TableSource`, `ObjectSource` and `ListSource` over metastores."""
+    """A `serving.sources.source.TableSource`, `ObjectSource`, `ListSource` and `PrivilegeSource` over metastores."""
 
     def __init__(self, settings: MetastoreSettings, shard: str) -> None:
         self.shard = shard
@@ -62,6 +65,29 @@ class HiveTables:
         """See `ListSource`."""
         self._breaker.check()
         return await self._threads.run(lambda: self._run(lambda metastore: read_lists(metastore, names, txn, txns)))
+
+    async def read_roles(self) -> SourcePrivileges[str]:
+        """See `PrivilegeSource`."""
+        self._breaker.check()
+        return await self._threads.run(lambda: self._run(read_roles))
+
+    async def read_role_principals(self, role: str) -> SourcePrivileges[RoleGrant]:
+        """See `PrivilegeSource`."""
+        self._breaker.check()
+        return await self._threads.run(lambda: self._run(lambda metastore: read_role_principals(metastore, role)))
+
+    async def read_roles_of(self, principal: Principal) -> SourcePrivileges[RoleGrant]:
+        """See `PrivilegeSource`."""
+        self._breaker.check()
+        return await self._threads.run(lambda: self._run(lambda metastore: read_roles_of(metastore, principal)))
+
+    async def read_privileges(
+        self, of: Principal | Member, on: GrantedObject | None, known: str = ""
+    ) -> SourcePrivileges[Privilege]:
+        """See `PrivilegeSource`."""
+        self._breaker.check()
+        threads, at = self._threads if on is not None else self._list_threads, event_of(known)
+        return await threads.run(lambda: self._run(lambda metastore: read_privileges(metastore, of, on, at)))
 
     async def close(self) -> None:
         """See `TableSource`."""

@@ -101,6 +101,7 @@ NEEDED: dict[str, Any] = {
     "getLists": {"tables": '["d.t"]'},
     "getLocations": {"entity": "partition"},
     "getKey": {"table": "t", "key": "1"},
+    "getPrivilegeSet": {"user": "u"},
 }
 """Route → what its body or query needs besides."""
 

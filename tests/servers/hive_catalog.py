@@ -138,6 +138,25 @@ class HiveCatalog:
         request: Struct = {1: text(name), 2: text(self.db), 3: text("org.example.F"), 4: text("tester"), 5: integer(1)}
         self.calls.call("create_function", {1: record({**request, 6: integer(1), 7: integer(1)})})
 
+    def create_role(self, role: str) -> None:
+        """Create a role. It is the whole metastore's."""
+        self.calls.call("create_role", {1: record({1: text(role), 2: integer(1), 3: text("tester")})})
+
+    def give_role(self, role: str, to: str, kind: int, *, option: bool = False, revoke: bool = False) -> None:
+        """Grant a role to a principal (``kind``: a ``PrincipalType``), or revoke it."""
+        request: Struct = {1: integer(2 if revoke else 1), 2: text(role), 3: text(to), 4: integer(kind)}
+        request |= {5: text("tester"), 6: integer(1), 7: (BOOL, option)} if not revoke else {}
+        self.calls.call("grant_revoke_role", {1: record(request)})
+
+    def give(
+        self, privilege: str, to: str, kind: int, on: Struct, *, option: bool = False, revoke: bool = False
+    ) -> None:
+        """Grant a privilege on a ``HiveObjectRef`` to a principal, or revoke it."""
+        info: Struct = {1: text(privilege), 2: integer(9), 3: text("tester"), 4: integer(1), 5: (BOOL, option)}
+        given: Struct = {1: record(on), 2: text(to), 3: integer(kind), 4: record(info), 5: text("SQL")}
+        bag = record({1: (LIST, ListValue(STRUCT, [given]))})
+        self.calls.call("grant_revoke_privileges", {1: record({1: integer(2 if revoke else 1), 2: bag})})
+
     def drop(self, table: str) -> None:
         """Drop a table with its data."""
         self.calls.call("drop_table", {1: text(self.db), 2: text(table), 3: (BOOL, True)})

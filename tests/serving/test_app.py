@@ -172,6 +172,11 @@ def test_the_description_covers_every_route_and_resolves() -> None:
         "/v1/constraints/{db}/{table}",
         "/v1/databases",
         "/v1/databases/{db}",
+        "/v1/roles",
+        "/v1/roles/{role}/principals",
+        "/v1/principals/{principal}/roles",
+        "/v1/principals/{principal}/privileges",
+        "/v1/privileges",
         "/v1/functions/{db}",
         "/v1/functions/{db}/{function}",
     }

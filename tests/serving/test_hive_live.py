@@ -293,6 +293,29 @@ def test_get_partitions_by_expr(installation: Installation, session: Session) ->
     assert read(after, filter="", names=[("2024-01-03",), ("nope",)]).count == 1
 
 
+def test_who_reads_privileges_reads_the_table_from_the_cache(
+    installation: Installation, ask: Callable[..., Table]
+) -> None:
+    """A grant is seen through both metastores at once, and moves a session to the table's last event at most."""
+    one, keyspace = installation.first, installation.stack.keyspace
+    one.create("owned", transactional=False)
+    cached(ask, "owned", external=True)
+    one.give("SELECT", "ada", 1, one.metastore.object_ref(3, "d", "owned"))
+    with installation.stack.client() as client:
+        session = client.session()
+        assert session.get_table("d", "owned", catalog=keyspace).served_from == "cache"
+        before = session.vector
+        for front in (session, installation.other_front.session(session.token)):
+            found = front.get_privileges("ada", db="d", table="owned", catalog=keyspace)
+            assert [each.privilege for each in found.privileges] == ["SELECT"]
+            assert (found.served_from, found.freshness) == ("source", "eventual")
+        one.create("owned_not", transactional=False)
+        allowed = session.get_privilege_set("ada", db="d", table="owned", catalog=keyspace).privileges
+        assert [each.privilege for each in allowed] == ["SELECT"]
+        assert session.vector == before
+        assert session.get_table("d", "owned", catalog=keyspace, max_wait_ms=0).served_from == "cache"
+
+
 def test_a_transaction_of_the_client(installation: Installation, session: Session) -> None:
     """What Hive's own client would do: one fetch past the cache, lists and ids with each read, own writes at once.
 

@@ -108,7 +108,7 @@ def test_a_route_is_one_entry() -> None:
 def test_an_unsupported_method_is_refused_with_the_supported_ones(route: Route[Any, Any]) -> None:
     """405 names the methods of the path in ``Allow``."""
     values = {"keyspace": "shop", "table": "t", "pk": "7", "db": "d", "partition": "0", "function": "f", "uri": "file"}
-    path = route.template.format(**values, table_id="7")
+    path = route.template.format(**values, table_id="7", role="r", principal="p")
     answer = ask("PATCH", path)
     assert refused(answer, 405, "method_not_allowed")
     methods = {each.method for each in ROUTES if each.template == route.template} | {"OPTIONS"}

@@ -24,6 +24,7 @@ from serving.client import (
 from serving.client.aio import AsyncClient
 from serving.client.answers import ObjectsAnswer, RangeAnswer, RowAnswer, RowBatchAnswer, TableAnswer
 from serving.client.client import FreshetClient
+from serving.client.privileges.answers import PrivilegesAnswer, RoleGrantsAnswer, RolesAnswer
 from serving.client.tracked import TrackedConnection
 from serving.client.wire import HttpRequest, read_epochs
 from serving.http.limits import RequestLimits
@@ -177,6 +178,9 @@ def test_a_batch_moves_the_session_to_its_token() -> None:
 _OBJECTS = ObjectsAnswer[object]("cache", "fresh", "why", str(vector(hive="1 0-1-7")), [], [], 0)
 _PAGE = RangeAnswer[object]("cache", "fresh", "why", str(vector(hive="1 0-1-7")), [], count=0)
 _TABLE = TableAnswer("cache", "fresh", "why", str(vector(hive="1 0-1-7")), True, 7, None, msgspec.Raw(b"{}"))
+_ROLES = RolesAnswer("source", "eventual", "why", str(vector(hive="1 0-1-7")), ["admin"])
+_GRANTS = RoleGrantsAnswer("source", "eventual", "why", str(vector(hive="1 0-1-7")), [])
+_PRIVILEGES = PrivilegesAnswer("source", "eventual", "why", str(vector(hive="1 0-1-7")), [])
 _READS: list[tuple[object, Callable[[Session], object]]] = [
     (_TABLE, lambda session: session.get_table("s", "t")),
     (_OBJECTS, lambda session: session.get_partitions("s", "t")),
@@ -184,6 +188,11 @@ _READS: list[tuple[object, Callable[[Session], object]]] = [
     (_OBJECTS, lambda session: session.get_constraints("s", "t")),
     (_OBJECTS, Session.get_databases),
     (_OBJECTS, lambda session: session.get_functions("s")),
+    (_ROLES, Session.get_roles),
+    (_GRANTS, lambda session: session.get_role_principals("admin")),
+    (_GRANTS, lambda session: session.get_roles_of("ada")),
+    (_PRIVILEGES, lambda session: session.get_privileges("ada")),
+    (_PRIVILEGES, lambda session: session.get_privilege_set("ada")),
     (_PAGE, lambda session: session.find("shop", "t")),
     (_PAGE, lambda session: session.count("shop", "t")),
     (_PAGE, lambda session: session.exists("shop", "t")),
@@ -192,7 +201,7 @@ _READS: list[tuple[object, Callable[[Session], object]]] = [
 
 @pytest.mark.parametrize(("answer", "read"), _READS)
 def test_every_kind_of_answer_moves_the_session(answer: object, read: Callable[[Session], object]) -> None:
-    """Tables, what belongs to them or to none, and ranges of rows: the next read is at least as new."""
+    """Tables, what belongs to them or to none, privileges, and ranges of rows: the next read is at least as new."""
     session = Session(Front((200, msgspec.json.encode(answer))), vector(till="1 0-3-1"))
     read(session)
     assert session.vector == vector(till="1 0-3-1", hive="1 0-1-7")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self
 
-from stream.sources.hive.live.object_calls import ObjectCalls
+from stream.sources.hive.live.privilege_calls import PrivilegeCalls
 from stream.sources.hive.messages import HiveMessageError, TableObject, has_dot, is_listable, table_of
 from stream.sources.hive.rpc.connection import CALL_TIMEOUT_S, MetastoreConnection, MetastoreRefused
 from stream.sources.hive.rpc.thrift import field, integer, long, record, text, texts
@@ -97,7 +97,7 @@ def txn_list(hwm: int, opened: Iterable[int], aborted: Iterable[int] = ()) -> st
     return f"{hwm}:{first}:{','.join(map(str, still_open))}:{','.join(map(str, sorted(aborted)))}"
 
 
-class Metastore(ObjectCalls):
+class Metastore(PrivilegeCalls):
     """Calls as methods. Each raises `MetastoreError` and its subclasses, `ThriftError`. A context manager."""
 
     def __init__(self, settings: MetastoreSettings) -> None:
