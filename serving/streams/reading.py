@@ -22,7 +22,7 @@ from serving.streams.ring import BYTES_MAX, Ring
 from stream.access.who import asking
 from stream.changes.checkpoint import NOWHERE, Checkpoint, CheckpointError, Place
 from stream.changes.following import Follower
-from stream.changes.items import Item, Transaction, Watermark
+from stream.changes.items import Item, Transaction, Unreadable, Watermark
 from stream.changes.start import Start
 from stream.changes.starting import (
     StreamTooOld,
@@ -268,6 +268,9 @@ class Reading:
         self._end: tuple[int, ...] | None = None
         self._places: dict[str, Place] = {}
         """What it has told, or passed over, of each shard."""
+        self._read: tuple[int, ...] = ()
+        """Partition → the offset up to which it was told what nobody can read: the ring has that for long, and other
+        checkpoints than its own lie before it."""
         self._beginning = Beginning()
         self._going: set[str] | None = None
         """The shards that were going on when they were told, if it ends once one is over."""
@@ -310,7 +313,7 @@ class Reading:
         follower = self._follower
         self._beginning = Beginning(follower.left_out, follower.skip_others)
         self.watermark = Watermark({}, follower.checkpoint, follower.offsets)
-        self._places = follower.places
+        self._places, self._read = follower.places, follower.offsets
 
     async def _begin_now(self) -> None:
         """At the ring's end. It lies before whatever is committed after this."""
@@ -326,6 +329,7 @@ class Reading:
                     await moved.wait()
         self._number, self.watermark = ring.end()
         self._ring, self._places = ring, dict(self.watermark.checkpoint.places)
+        self._read = self.watermark.read
 
     async def batches(self, wait_s: float) -> AsyncIterator[list[tuple[Item, Checkpoint]]]:
         """What follows, each item with the checkpoint after it; an empty batch now and then, after up to ``wait_s``.
@@ -376,6 +380,7 @@ class Reading:
             checkpoint = item.checkpoint.at_or_past(self._places)
             self._places |= checkpoint.places
             self.watermark = Watermark(marks, checkpoint, item.read)
+            self._read = tuple(map(max, self._read, item.read))
             # An older one may have a shard that was over before: who goes on behind its end would end at once.
             if self._going is not None and all(
                 at >= first for at, first in zip(item.checkpoint.offsets, self._began, strict=True)
@@ -383,8 +388,8 @@ class Reading:
                 follows = self._follower is not None  # it shows only shards of which it has read something
                 self._going |= {shard for shard, mark in marks.items() if follows or not mark.is_over}
             return False
-        if not isinstance(item, Transaction):
-            return True
+        if isinstance(item, Unreadable):
+            return item.offset >= self._read[item.partition]
         return item.place > self._places.get(item.shard, NOWHERE)
 
     def _after_beginning(self, item: Item) -> Item | None:
