@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, cast
 from urllib.parse import urlencode
 
@@ -35,9 +35,9 @@ from serving.streams.choice import Choice
 
 
 class Reader:
-    """An ASGI connection. ``leaves_after``: messages; ``takes``: whether it reads what is sent."""
+    """An ASGI connection. ``leaves_after``: messages; ``takes``: so many of them are read, and nothing after."""
 
-    def __init__(self, *, leaves_after: int, takes: bool = True) -> None:
+    def __init__(self, *, leaves_after: int, takes: int = 99) -> None:
         self.sent: list[Message] = []
         self.closed = 0
         self._takes = takes
@@ -54,7 +54,7 @@ class Reader:
     async def send(self, message: Message) -> None:
         """Takes a message."""
         self.sent.append(message)
-        if not self._takes and len(self.sent) > 1:
+        if len(self.sent) > self._takes:
             await asyncio.Event().wait()
         if len(self.sent) >= self._leaves_after:
             self._left.set()
@@ -114,12 +114,17 @@ def test_a_reader_that_leaves_while_nothing_changes_holds_nothing() -> None:
     assert ended == ["events", "response"]
 
 
-def test_a_reader_that_takes_nothing_is_given_up() -> None:
-    """After a while its place is free again."""
+async def _one() -> AsyncGenerator[bytes]:
+    yield b"x"
+
+
+@pytest.mark.parametrize(("chunks", "takes"), [(_endless, 0), (_endless, 1), (_one, 2)], ids=["head", "piece", "end"])
+def test_a_reader_that_takes_nothing_is_given_up(chunks: Callable[[], AsyncGenerator[bytes]], takes: int) -> None:
+    """After a while its place is free again, whatever it leaves: the head, a piece, or what is before the end."""
 
     async def story() -> Reader:
-        reader = Reader(leaves_after=99, takes=False)
-        streaming = Streaming(b"t", _endless(), reader.close, stall_s=0.05)
+        reader = Reader(leaves_after=99, takes=takes)
+        streaming = Streaming(b"t", chunks(), reader.close, stall_s=0.05)
         await asyncio.wait_for(streaming.send(reader.receive, reader.send), 20)
         return reader
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
-from starlette.types import Receive, Send
+from starlette.types import Message, Receive, Send
 
 from serving.http.responses import Headers
 
@@ -40,11 +40,11 @@ class Streaming:
         headers += self.headers
         left = asyncio.ensure_future(_left(receive))
         try:
-            await send({"type": "http.response.start", "status": self.status, "headers": headers})
+            await self._send(send, {"type": "http.response.start", "status": self.status, "headers": headers})
             if not head_only:
                 await self._send_chunks(send, left)
             if not left.done():
-                await send({"type": "http.response.body", "body": b""})
+                await self._send(send, {"type": "http.response.body", "body": b""})
         except TimeoutError:
             _log.warning("a stream's reader takes nothing and is given up", seconds=self.stall_s)
         finally:
@@ -54,8 +54,12 @@ class Streaming:
 
     async def _send_chunks(self, send: Send, left: asyncio.Future[None]) -> None:
         async for chunk in _until(self.chunks, left):
-            async with asyncio.timeout(self.stall_s):
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await self._send(send, {"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def _send(self, send: Send, message: Message) -> None:
+        """Raises ``TimeoutError`` if the reader has not taken what was sent before, the last piece's too."""
+        async with asyncio.timeout(self.stall_s):
+            await send(message)
 
 
 async def _left(receive: Receive) -> None:
