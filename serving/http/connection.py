@@ -53,6 +53,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._progress = False
         self._heads = 0
         self._heads_seen = 0
+        self._left: int | None = None
+        """Bytes that its reader had not taken at the last look; None: it was not closing then."""
         self._cycles: list[Any] = []
         """Requests that are not answered yet."""
 
@@ -101,14 +103,23 @@ class BoundedConnection(HttpToolsProtocol):
         """Closes a connection that has no request under way and has sent none since the last look."""
         if self._is_lost:
             return
-        if self.transport.is_closing():  # since the last look: its reader doesn't take what is left of an answer
-            self.transport.abort()
+        if self.transport.is_closing():
+            self._watch_closing()
             return
         if self._heads == self._heads_seen and (self.cycle is None or self.cycle.response_complete):
             self._refuse("request_timeout", f"no complete request within {self.config.head_timeout_s:g} s")
             self.loop.call_later(self.config.head_timeout_s, self._watch)
             return
         self._heads_seen = self._heads
+        self.loop.call_later(self.config.head_timeout_s, self._watch)
+
+    def _watch_closing(self) -> None:
+        """Ends a connection whose reader has taken nothing of what is left of an answer since the last look."""
+        left = self.transport.get_write_buffer_size()
+        if self._left is not None and left >= self._left:
+            self.transport.abort()
+            return
+        self._left = left
         self.loop.call_later(self.config.head_timeout_s, self._watch)
 
     def data_received(self, data: bytes) -> None:

@@ -198,17 +198,37 @@ def test_a_head_that_comes_in_small_pieces_is_as_large_as_all_of_them(monkeypatc
     assert refused == ["head_too_large"]
 
 
-@pytest.mark.parametrize("is_closing", [True, False])
-def test_a_reader_that_does_not_take_what_is_left_is_not_waited_for(is_closing: bool) -> None:
-    """Its connection was closed at the last look, and waits for it to read. One with a request under way goes on."""
+@pytest.mark.parametrize(
+    ("left", "looks"), [([9, 9], 1), ([9, 5, 1, 1], 3), ([0, 0], 1)], ids=["nothing", "some", "unknown"]
+)
+def test_a_reader_that_takes_none_of_what_is_left_is_not_waited_for(left: list[int], looks: int) -> None:
+    """Its connection is closed, and waits for it to read. While it does, however slowly, its answer is not cut off."""
     told: list[str] = []
+    sizes = iter(left)
+    transport = SimpleNamespace(
+        is_closing=lambda: True, abort=lambda: told.append("aborted"), get_write_buffer_size=lambda: next(sizes)
+    )
+    connection = watched(transport, told)
+    for _ in left:
+        connection._watch()
+    assert told == [*["looked at again"] * looks, "aborted"]
+
+
+def test_a_connection_with_a_request_under_way_goes_on() -> None:
+    """What it asked last came since the last look."""
+    told: list[str] = []
+    watched(SimpleNamespace(is_closing=lambda: False), told)._watch()
+    assert told == ["looked at again"]
+
+
+def watched(transport: object, told: list[str]) -> Any:
+    """A connection that has had a request; ``told``: when it will be looked at again."""
     connection: Any = BoundedConnection.__new__(BoundedConnection)
-    connection._is_lost, connection._heads, connection._heads_seen = False, 2, 1
-    connection.transport = SimpleNamespace(is_closing=lambda: is_closing, abort=lambda: told.append("aborted"))
+    connection._is_lost, connection._heads, connection._heads_seen, connection._left = False, 2, 1, None
+    connection.transport = transport
     connection.loop = SimpleNamespace(call_later=lambda *_: told.append("looked at again"))
     connection.config = SimpleNamespace(head_timeout_s=SHORT_S)
-    connection._watch()
-    assert told == ["aborted" if is_closing else "looked at again"]
+    return connection
 
 
 def test_a_connection_that_was_answered_and_says_no_more_ends_in_time() -> None:
