@@ -19,12 +19,14 @@ from serving.errors import ReadError
 from serving.reads.demands import ReadDemand, RequestedRow
 from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace
+from stream.wire.canonical import float_json
 
 ATTEMPTS: Final = 4
 """Reads of one row that is given. Each but the first one sees whether the fill of the one before was kept."""
 PAUSE_S: Final = 0.02
 """Before the second read, on average; twice as long before each later one."""
-_canonical: Final = msgspec.json.Encoder(order="sorted").encode
+_decode: Final = msgspec.json.Decoder(float_hook=lambda number: msgspec.Raw(float_json(float(number)))).decode
+_encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 async def keep_row(
@@ -39,13 +41,13 @@ async def keep_row(
             "bad_token", "a row is given without the place it is of", hint="send the token that it was read with"
         )
     demand = demand._replace(consistency="leader")
-    given = _canonical(row)
+    given = _canonical(msgspec.json.encode(row))
     attempt = 1
     while True:
         [found] = await reads.read_many(space, [wanted], demand)
         if isinstance(found, ReadError):
             raise found
-        if _canonical(msgspec.json.decode(bytes(found.value))) != given:
+        if _canonical(bytes(found.value)) != given:
             message = f"{wanted.table} has another row of this key: {found.why}"
             raise ReadError("fill_lost", message, token=found.token)
         is_kept = found.served_from == "cache"
@@ -53,3 +55,11 @@ async def keep_row(
             return KeptAnswer(found.served_from, found.freshness, found.why, found.token, is_kept)
         await asyncio.sleep(random.uniform(0.5, 1.5) * PAUSE_S * 2 ** (attempt - 1))
         attempt += 1
+
+
+def _canonical(row: bytes) -> bytes:
+    """JSON of a row as it is compared: in one order, and each float as images have it.
+
+    There 1.0 is 1. Integers keep all their digits.
+    """
+    return _encode(_decode(row))

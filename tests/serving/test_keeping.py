@@ -73,7 +73,33 @@ def test_a_row_that_the_cache_proves_is_not_read(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    "row", [{"id": 7, "n": 0}, {"id": 7}, {"id": 7, "n": None, "m": 1}, {"id": 7.0, "n": None}, None]
+    ("number", "image", "is_same"),
+    [
+        (1.0, b"1", True),
+        (-0.0, b"0", True),
+        (2.0**63, b"9223372036854776000", True),
+        (1e20, b"100000000000000000000", True),
+        (1e21, b"1e+21", True),
+        ([{"x": 3.0}], b'[{"x":3}]', True),
+        (1.5, b"1", False),
+        (True, b"1", False),
+        (1.0, b"true", False),
+        ("1", b"1", False),
+        (2.0**53, b"9007199254740993", False),
+        (2**53 + 1, b"9007199254740992", False),
+    ],
+)
+def test_a_float_without_a_fraction_is_the_number_of_its_image(
+    monkeypatch: pytest.MonkeyPatch, number: object, image: bytes, is_same: bool
+) -> None:
+    """An image writes it without the point, which JSON of other libraries has. Nothing else is another kind's value."""
+    source = FakeRowSource(b'{"id":7,"p":%b}' % image, "0-1-5")
+    answer = put(monkeypatch, KeepingOwner(), source, {"row": {"id": 7, "p": number}})
+    assert answer.status_code == (200 if is_same else 409)
+
+
+@pytest.mark.parametrize(
+    "row", [{"id": 7, "n": 0}, {"id": 7}, {"id": 7, "n": None, "m": 1}, {"id": "7", "n": None}, None]
 )
 def test_another_row_is_refused(monkeypatch: pytest.MonkeyPatch, row: object) -> None:
     """A value that differs, a column too few or too many, another type, an absence: 409, with a token to read with."""
