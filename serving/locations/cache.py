@@ -365,8 +365,7 @@ class LocationCache:
         if what is Report.SLOW:  # one slow request says nothing of a server
             return False
         if what is Report.UNREACHABLE:
-            if met in self.named:  # else nobody would ever take it off again
-                self.down.setdefault(met, now)
+            self.lost(met, now)
             self.renew_limited(key, now)
             return True
         hinted = [self.install(each, Origin.HINT, now, now) for each in told]
@@ -376,6 +375,11 @@ class LocationCache:
         self._doubt(entry, now)
         self.renew_limited(key, now)
         return True
+
+    def lost(self, server: Replica, now: float) -> None:
+        """An instance does not answer."""
+        if server in self.named:  # else nobody would ever take it off again
+            self.down.setdefault(server, now)
 
     def back(self, server: Replica) -> None:
         """An instance that was down answers again."""

@@ -382,7 +382,7 @@ class Owners:
         if key is not None:
             self._report(key, owner, error)
         elif error.code not in _NOT_NOW:
-            self._locations.cache.down.setdefault(owner, self._clock())
+            self._locations.cache.lost(owner, self._clock())
         return OwnerAway(str(error))
 
     def _report(self, key: Key, owner: Replica, error: OwnerError) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import cast
 
 import pytest
 
+from consumers.owner.client import OwnerClient
 from consumers.owner.protocol import Description, GetRange, OwnerError, RangeRows
 from serving.errors import ReadError
-from serving.locations.places import Replica
+from serving.locations.places import Key, Location, Origin, Replica, Version
 from serving.reads.owners import OwnerAway, Owners
 from tests.serving.fakes import AWAY, FakeOwner, Network
 
@@ -167,3 +170,27 @@ def test_a_follower_that_refuses_is_asked_again(monkeypatch: pytest.MonkeyPatch,
         return found
 
     assert asyncio.run(story()) == [None, follower.description if is_asked else None]
+
+
+def test_a_follower_that_stops_in_order_is_not_kept_as_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It withdraws, and then ends its connections: nothing names it any more, and nobody would ever try it again."""
+    stopping = FakeOwner(failure=AWAY)
+    network = Network(monkeypatch, {"o:1": FakeOwner(failure=AWAY), "f:1": stopping})
+    owners = network.owners(followers=[Replica("f:1", "", "f")])
+    cache = owners._locations.cache
+
+    async def ask(client: OwnerClient) -> Description:
+        if cast("object", client) is stopping:
+            for keyspace in ("shop", "hive", "bank"):
+                known = Location(Key(keyspace, 0), Version(9), Replica("o:1"), (), place=9)
+                assert cache.install(known, Origin.PUSH, monotonic(), monotonic())
+        return await client.describe("shop", "shop.items")
+
+    async def story() -> None:
+        with pytest.raises(OwnerAway):
+            await owners.read("shop", 0, ask)
+        await owners.close()
+
+    asyncio.run(story())
+    assert stopping.asked[0] == "describe"
+    assert set(cache.down) == {Replica("o:1")}
