@@ -26,7 +26,8 @@ class KeyRange:
 
     ``order``: columns by which they come, before the key; ``after_values``: theirs in the row ``after``. ``where``:
     columns and the values that they must have, too. ``limit``: of rows; 0: they are only counted, up to ``count_max``
-    (0: all). ``turned``: columns that come in the other direction. ``up_to``: the last key that is read.
+    (0: all). ``turned``: columns that come in the other direction. ``up_to``: the last key that is read. ``owns``: of
+    rows that are counted, whether one of this key may be there: one that may not is the answer, without an image.
     """
 
     leading: Sequence[object] = ()
@@ -39,6 +40,7 @@ class KeyRange:
     after_values: Sequence[object] = ()
     turned: Sequence[str] = ()
     up_to: Sequence[object] | None = None
+    owns: Callable[[bytes], bool] | None = None
 
     def descends(self, name: str) -> bool:
         """Whether the greatest values of a column come first."""

@@ -333,6 +333,44 @@ def test_a_range_by_another_spelling_is_read_from_every_shard(monkeypatch: pytes
     assert (answer.served_from, ids(answer), [each.reads for each in sources]) == ("source", [5, 3], [1, 1])
 
 
+class Server(FakeRowSource):
+    """One of a shard, with orders of ten customers, some of which may be another shard's."""
+
+    customers: Sequence[int] = range(10)
+
+    async def read_range(self, table: RowTable, wanted: KeyRange) -> SourceRange:
+        """Counts what it has."""
+        keys = [row_key(table.name, [each, 1]) for each in self.customers]
+        stranger = next((key for key in keys if wanted.owns is not None and not wanted.owns(key)), None)
+        rows = [(stranger, b"")] if stranger is not None else []
+        return SourceRange(rows, len(rows) or len(keys), False, self.position, self.hi)
+
+
+def test_a_count_at_servers_that_have_rows_of_others_is_refused() -> None:
+    """As after a split: it would count such a row twice. One of a range that lies in one shard can meet none."""
+    shards = ShardMap.parse({"shop/0": "-80", "shop/1": "80-"})
+    table, sources = replace(TABLE, prefix=1), [Server(None, "0-1-9", shard=name) for name in shards.shards]
+
+    def count(columns: Mapping[str, str]) -> int | None:
+        unknown = Partitions([part(hi=3, watermark=9, served=False, why="not complete", shard="shop/0")])
+        options: Any = {"wait_ms": 20, "table": table, "sources": sources, "shards": shards, "counted": True}
+        return read(unknown, sources[0], columns=columns, **options).count
+
+    with pytest.raises(ReadError, match="whose key is another shard's") as refused:
+        count({})
+    assert refused.value.code == "source_failed"
+    assert count({"customer": "7"}) == 10
+    for source in sources:
+        owned = [row_key(TABLE.name, [each]) for each in range(10)]
+        source.customers = [n for n, key in enumerate(owned) if source.shard == shards.shard_of(id_of(key))]
+    assert count({}) == 10
+
+
+def id_of(key: bytes) -> int:
+    """The keyspace id of an order by its customer."""
+    return Layout(1).keyspace_id(key, 1)
+
+
 def test_pages_have_moved_if_nothing_says_which_one_ends_first() -> None:
     """A replica may have applied a later transaction of one domain, and an earlier one of another."""
 

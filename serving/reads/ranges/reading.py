@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, cast
 
 import msgspec
@@ -230,6 +231,8 @@ class RangeReads:
         order = tuple(name for name, _, _ in asked.order)
         behind = msgspec.json.decode(asked.page.values, type=list) if asked.page is not None and order else ()
         wanted = KeyRange(asked.leading, after, asked.descending, limit, count_max, asked.where, order, behind)
+        if not limit and len(_shards(lookup)) > 1:  # else no row of the range has another shard's key
+            wanted = replace(wanted, owns=lambda key: space.is_of(source.shard, key, asked.table))
 
         async def read() -> SourceRange:
             self._metrics.source_reads.inc()

@@ -9,7 +9,7 @@ of the key itself has them in another order, it says which few are sorted (docs/
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import dropwhile
@@ -18,6 +18,7 @@ from typing import Final
 import pymysql
 from pymysql.cursors import SSCursor
 
+from stream.interpreter import at_work_on
 from stream.sources.key_range import KeyRange
 from stream.sources.mariadb.by_key import IMPOSSIBLE, KeyNotPossible, SelectedRow, code_of, sql_value, timed
 from stream.sources.mariadb.connection import SORT_BYTES, Connection, MariaDBError, fetch_all
@@ -27,6 +28,8 @@ from stream.wire.keys import split_row_key
 
 BYTES_MAX: Final = 4 << 20
 """Of the images of one range. It has one row at least."""
+COUNTED_MAX: Final = 100_000
+"""Rows that are counted one by one, since some may not be there."""
 SORTED_MAX: Final = 20_000
 """Rows of a range that the server sorts, where it has no index of their order."""
 ORDERED_MAX: Final = SORT_BYTES // 16
@@ -60,6 +63,8 @@ def rows_in_range(session: Connection, info: TableInfo, wanted: KeyRange, deadli
     try:
         if wanted.limit and not has_index_for(info, wanted):
             require_few(info, wanted, lambda few: _count(session, info, few, deadline))
+        if not wanted.limit and wanted.owns is not None:
+            return _count_keys(session, info, wanted, deadline)
         if not wanted.limit:
             return SelectedRange(number=_count(session, info, wanted, deadline))
         return _rows(session, info, wanted, deadline)
@@ -128,6 +133,45 @@ def _count(session: Connection, info: TableInfo, wanted: KeyRange, deadline: flo
     return int(number)
 
 
+def _count_keys(session: Connection, info: TableInfo, wanted: KeyRange, deadline: float) -> SelectedRange:
+    keys = of_key(info)
+    some = f"{_table(info, wanted)}{_where(session, info, wanted)} LIMIT {counted_at_most(wanted)}"
+    cursor = SSCursor(session)
+    cursor.execute(timed(session, f"SELECT {select_columns_sql(keys)} FROM {some}", deadline))
+    return counted(info, wanted, (canonical_key(keys, values) for values in iter(cursor.fetchone, None)))
+
+
+def of_key(info: TableInfo) -> TableInfo:
+    """The table with the columns of its key alone, in key order."""
+    return replace(info, columns=tuple(info.columns[at] for at in info.key_indexes))
+
+
+def counted_at_most(wanted: KeyRange) -> int:
+    """How many keys to select for `counted`."""
+    return min(wanted.count_max or COUNTED_MAX + 1, COUNTED_MAX + 1)
+
+
+def counted(info: TableInfo, wanted: KeyRange, keys: Iterable[bytes]) -> SelectedRange:
+    """The number of rows of which all may be there; else a row that may not. Reads all ``keys``.
+
+    Raises `MariaDBError` if there are more than `COUNTED_MAX`.
+    """
+    assert wanted.owns is not None
+    number, stranger = 0, b""
+    for key in at_work_on(keys):
+        number += 1
+        if not stranger and not wanted.owns(key):
+            stranger = key
+    if stranger:
+        return SelectedRange((SelectedRow(stranger, b""),), 1)
+    if number > COUNTED_MAX:
+        raise MariaDBError(
+            f"{info.name} has more than {COUNTED_MAX} such rows, of which some may be another shard's",
+            hint=f"count with a limit up to {COUNTED_MAX}",
+        )
+    return SelectedRange(number=number)
+
+
 def select_range(session: Connection, info: TableInfo, wanted: KeyRange, limit: int) -> str:
     """The statement for the first rows of a range, in the columns of `select_columns_sql`."""
     rows = f"{_table(info, wanted)}{_where(session, info, wanted)}"
@@ -143,7 +187,7 @@ def bounded(session: Connection, info: TableInfo, wanted: KeyRange, limit: int, 
     """
     if wanted.order or wanted.where or _has_order(info, wanted):
         return wanted
-    key = replace(info, columns=tuple(info.columns[at] for at in info.key_indexes))
+    key = of_key(info)
     names = ", ".join(map(quoted, info.primary_key))
     some = f"SELECT {names} FROM {_table(info, wanted)}{_where(session, info, wanted)} LIMIT {limit}"
     order = _order(info, replace(wanted, descending=not wanted.descending))

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from stream.interpreter import at_work_on
 from stream.sources.key_range import KeyRange
 from stream.sources.mariadb.by_key import Found, Key, KeyNotPossible, SelectedRow
-from stream.sources.mariadb.by_range import BYTES_MAX, SelectedRange, require_few
+from stream.sources.mariadb.by_range import (
+    BYTES_MAX,
+    SelectedRange,
+    counted,
+    counted_at_most,
+    of_key,
+    require_few,
+)
 from stream.sources.mariadb.schema import TableInfo
 from stream.sources.postgres.selected_rows import RowForm, argument, quoted, select_columns_sql, table_sql
 from stream.sources.postgres.tables import is_heap
@@ -103,13 +110,16 @@ def raw_rows(
 def rows_in_range(connection: Connection, info: TableInfo, wanted: KeyRange) -> SelectedRange:
     """What a range of a table with a primary key holds.
 
-    Raises psycopg's errors, `KeyNotPossible`, `stream.sources.mariadb.by_range.SortTooLarge`, `UndecodableValue`.
+    Raises psycopg's errors, `KeyNotPossible`, `UndecodableValue`, and as `counted` and `require_few` of
+    `stream.sources.mariadb.by_range`.
     """
     import psycopg
 
     try:
         if wanted.limit and wanted.order:  # it is not known which indexes there are
             require_few(info, wanted, partial(_count, connection, info))
+        if not wanted.limit and wanted.owns is not None:
+            return _count_keys(connection, info, wanted)
         if not wanted.limit:
             return SelectedRange(number=_count(connection, info, wanted))
         return _rows(connection, info, wanted)
@@ -195,6 +205,14 @@ def _count(connection: Connection, info: TableInfo, wanted: KeyRange) -> int:
     sql = f"SELECT count(*) FROM (SELECT FROM {table_sql(info)}{where}{limit}) AS counted"
     [[number]] = raw_rows(connection, sql, arguments)
     return int(number or 0)
+
+
+def _count_keys(connection: Connection, info: TableInfo, wanted: KeyRange) -> SelectedRange:
+    keys, limit = of_key(info), counted_at_most(wanted)
+    where, arguments = _where(info, wanted)
+    sql = f"SELECT {select_columns_sql(keys)} FROM {table_sql(info)}{where} LIMIT {limit}"
+    pieces = _pieces(connection, sql, arguments, limit)
+    return counted(info, wanted, map(RowForm(keys).key, chain.from_iterable(pieces)))
 
 
 def _where(info: TableInfo, wanted: KeyRange) -> tuple[str, dict[str, str]]:

@@ -81,6 +81,27 @@ def test_a_page_has_one_row_however_large_that_is(monkeypatch: pytest.MonkeyPatc
     assert ([row.key for row in found.rows], found.more) == ([b"d.t\0[1]"], True)
 
 
+@pytest.mark.parametrize(("count_max", "selected", "number"), [(0, 4, 3), (2, 2, 2), (9, 4, 3)])
+def test_rows_that_may_not_be_there_are_not_counted(
+    monkeypatch: pytest.MonkeyPatch, count_max: int, selected: int, number: int
+) -> None:
+    """Each key is looked at, and one that may not be there is told in place of a number; nor are too many looked at."""
+    monkeypatch.setattr(by_range, "SSCursor", lambda session: session)
+    monkeypatch.setattr(by_range, "COUNTED_MAX", 3)
+
+    def count(*ids: int) -> by_range.SelectedRange:
+        session: Any = Session([(b"%d" % each,) for each in ids[:selected]])
+        wanted = KeyRange(count_max=count_max, owns=lambda key: key != b"d.t\0[7]")
+        found = rows_in_range(session, INFO, wanted, time.monotonic() + 1)
+        assert session.asked[-1].endswith(f"SELECT `id` FROM `d`.`t` FORCE INDEX (PRIMARY) LIMIT {selected}")
+        return found
+
+    assert count(1, 2, 3) == by_range.SelectedRange(number=number)
+    assert [row.key for row in count(1, 7, 3).rows] == [b"d.t\0[7]"]
+    with pytest.raises(MariaDBError, match="more than 3") if selected > 3 else nullcontext():
+        count(1, 2, 3, 4)
+
+
 def test_the_limit_of_what_reads_a_tables_columns_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it failed: what the session is asked next has a limit of its own."""
 
