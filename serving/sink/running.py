@@ -121,7 +121,8 @@ class Sink:
             elif not self._follows_schemas:  # else the copy has the columns of the description, and no others
                 learnt = {name: kind for name, kind in self._state.copies[table].kinds.items() if name in copy.table.c}
                 copy = replace(copy, kinds={**learnt, **copy.kinds})
-            self._tables[table], self._state = copy, self._state.with_kinds(table, copy.kinds)
+            self._tables[table] = copy
+            self._state = self._state.with_kinds(table, copy.kinds).with_key(table, copy.key, self._shards)
 
     def _has_copy_of(self, described: DescriptionAnswer) -> bool:
         """Whether a table's copy is there; where schemas are followed, of these columns and kinds."""
@@ -210,8 +211,10 @@ class Sink:
         table = self._tables.get(change.table)
         if change.kind != "row":
             return self._voided(state, change.table if change.kind == "void" else "*")
-        if table is None:
+        if table is None or event.shard in state.copies[table.name].others:
             return state
+        if not table.has_key(change.key, change.row):
+            return state.with_told(table.name, event.shard, ())
         if change.op == "void" or (change.op == "value" and change.row is None):
             return self._row_read(table, change, token, state)
         number = state.copies[table.name].number
@@ -251,8 +254,12 @@ class Sink:
             return state.with_withheld(table.name, withheld_by | {shard})
         if shard in withheld_by:
             state = state.with_withheld(table.name, withheld_by - {shard})
-        told = kinds_of(change.columns)
-        has_same_key = tuple(change.primary_key) == table.key
+        told, told_key = kinds_of(change.columns), tuple(change.primary_key)
+        if told_key == state.copies[table.name].others.get(shard):
+            return state  # not yet the one that the front has described
+        has_same_key = told_key == table.key
+        if has_same_key:
+            state = state.with_told(table.name, shard, told_key)
         # A copy that is not made anew has columns of whatever types its owner likes: each value is looked at.
         is_same = told == table.kinds if self._follows_schemas else told.keys() == table.kinds.keys()
         if is_same and has_same_key:
@@ -266,7 +273,8 @@ class Sink:
                 code="sink_schema_changed",
             )
         columns = [DescribedColumn(column.name, column.kind, column.sql_type) for column in change.columns]
-        return self._made_anew(DescriptionAnswer(table.name, columns, change.primary_key, change.cacheable), state)
+        described = DescriptionAnswer(table.name, columns, change.primary_key, change.cacheable)
+        return self._made_anew(described, state).with_told(table.name, shard, told_key)
 
     def _with_columns(self, table: CopyTable, told: dict[str, str], state: SinkState) -> SinkState:
         """Columns that the copy has, and only now the source: without values until the table is read.
@@ -293,7 +301,8 @@ class Sink:
         self._metadata.remove(before.table)
         copy = self._tables[described.table] = open_table(self._engine, self._metadata, described)
         _log.info("made the copy of a table anew", table=described.table, columns=len(described.columns))
-        return state.with_kinds(described.table, copy.kinds).with_due(described.table)
+        state = state.with_kinds(described.table, copy.kinds).with_key(described.table, copy.key, self._shards)
+        return state.with_due(described.table)
 
     def _commit(self) -> None:
         with self._engine.begin() as connection:

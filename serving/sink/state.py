@@ -23,6 +23,8 @@ class Copying(msgspec.Struct, frozen=True):
     ``withheld_by``: the shards that do not tell its changes. As long as there is one, it is not read.
     ``is_wanted``: this sink's settings name the table; it is read again once they do so again. ``kinds``: column →
     kind, of all columns that any shard has told of: a front describes the table as one shard has it.
+    ``key``: the primary key of the copy. ``others``: shard → the key of the rows that it tells, where that is another
+    one ((): it is not known). As long as there is one, its rows are passed over and the table is not read.
     """
 
     number: int = 0
@@ -31,6 +33,13 @@ class Copying(msgspec.Struct, frozen=True):
     withheld_by: tuple[str, ...] = ()
     is_wanted: bool = True
     kinds: dict[str, str] = {}
+    key: tuple[str, ...] = ()
+    others: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the stream tells all changes of the table, and by its key."""
+        return not self.withheld_by and not self.others
 
 
 _copies = msgspec.json.Decoder(dict[str, Copying])
@@ -48,12 +57,12 @@ class SinkState:
     @property
     def due(self) -> list[str]:
         """The tables that are to be read."""
-        return sorted(table for table, at in self.copies.items() if at.is_due and at.is_wanted and not at.withheld_by)
+        return sorted(table for table, at in self.copies.items() if at.is_due and at.is_wanted and at.is_told)
 
     @property
     def withheld(self) -> list[str]:
         """The tables whose changes are not all in the stream, for now or for good."""
-        return sorted(table for table, copying in self.copies.items() if copying.is_wanted and copying.withheld_by)
+        return sorted(table for table, at in self.copies.items() if at.is_wanted and not at.is_told)
 
     def with_new(self, table: str, last: int) -> SinkState:
         """A table that is to have a copy, perhaps again. ``last``: the highest number of a reading that is in it.
@@ -79,6 +88,24 @@ class SinkState:
     def with_kinds(self, table: str, kinds: Mapping[str, str]) -> SinkState:
         """The columns of a table, as far as they are known."""
         return self.with_copy(table, msgspec.structs.replace(self.copies[table], kinds=dict(kinds)))
+
+    def with_key(self, table: str, key: tuple[str, ...], shards: Iterable[str]) -> SinkState:
+        """The copy has this primary key. Each of the ``shards`` goes on telling rows by the one that it told last."""
+        before = self.copies[table]
+        told = {shard: before.others.get(shard, before.key) for shard in shards}
+        others = {shard: of for shard, of in told.items() if of not in ((), key)}
+        state = self.with_copy(table, msgspec.structs.replace(before, key=key, others=others))
+        return state.with_due(table) if others != before.others else state
+
+    def with_told(self, table: str, shard: str, key: tuple[str, ...]) -> SinkState:
+        """From here on a shard tells rows by this key. What was passed over is read once all do by the copy's."""
+        before = self.copies[table]
+        others = {each: of for each, of in before.others.items() if each != shard}
+        if key != before.key:
+            others[shard] = key
+        if others == before.others:
+            return self
+        return self.with_copy(table, msgspec.structs.replace(before, others=others)).with_due(table)
 
     def with_copy(self, table: str, copying: Copying) -> SinkState:
         """The reading of a table has come this far."""

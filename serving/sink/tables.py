@@ -64,6 +64,10 @@ class CopyTable:
         """A key of the stream as the database has it. Raises `SinkError` ``sink_value``."""
         return tuple(self._value(name, value) for name, value in zip(self.key, values, strict=True))
 
+    def has_key(self, key: Sequence[Any], row: Mapping[str, Any] | None) -> bool:
+        """Whether the stream may tell the copy's rows by such a key: the source's may have been another one then."""
+        return len(key) == len(self.key) and (row is None or row.keys() >= set(self.key))
+
     def values_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """A row of the stream as the database takes it. Raises `SinkError` ``sink_value``."""
         return {name: self._value(name, row[name]) for name in self.kinds if name in row}
