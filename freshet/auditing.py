@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from freshet.owners import live_checkpoint, tell_verdicts
+from freshet.owners import asked_owners, checkpointed, tell_verdicts
 from freshet.snapshots import Needed, base_stores, farthest
 from tokens.errors import FreshetError
 
@@ -77,7 +77,8 @@ def audit(request: Audit, progress: Progress | None = None) -> Audited:
     from stream.kafka.topics import events_topic
 
     keyspace, kafka = request.keyspace, request.kafka
-    live = live_checkpoint(kafka, keyspace, list(request.owners))
+    owners = asked_owners(kafka, keyspace, request.owners)
+    live = checkpointed(keyspace, owners)
     ends, begins = checkpoint_offsets(live), checkpoint_begins(live)
     place = Place(request.place) if request.place else None
     since, snapshot = "", ""
@@ -95,7 +96,7 @@ def audit(request: Audit, progress: Progress | None = None) -> Audited:
         with _verdict_stands("the owners are not told of the verdict, so no page shows it"):
             at_ms = int(time.time() * 1000)
             told = [Verdict(each.partition, each.offset, each.equal, at_ms) for each in verdict.partitions]
-            tell_verdicts(kafka, keyspace, request.owners, told)
+            tell_verdicts(keyspace, owners, told)
         if not verdict.equal:
             with _verdict_stands("the events that made the differences are not told"):
                 verdict = with_events(verdict, kafka, topic_bounds(kafka, events_topic(kafka, keyspace)).low)

@@ -52,34 +52,54 @@ def partitions_of(kafka: KafkaCluster, keyspace: str) -> range:
     return range(describe_topic(kafka, events_topic(kafka, keyspace)).partitions)
 
 
-def live_checkpoint(kafka: KafkaCluster, keyspace: str, owners: list[str]) -> Mapping[int, Path]:
-    """Has the owners of all partitions make checkpoints; returns partition → directory.
+def asked_owners(kafka: KafkaCluster, keyspace: str, given: Sequence[str] = ()) -> dict[int, str]:
+    """Partition → address of whose store counts: the announced owner's; of those ``given``, the first that has it.
 
-    Raises `LocationError` if a partition's owner is not announced, and as `spark_jobs.verify.checkpoint_owners`.
+    Others may have it too: a process that follows a keyspace may own one of its partitions. "": none of those given has
+    it. Raises `LocationError` if a partition's owner is not announced, and `OwnerError`.
+    """
+    partitions = partitions_of(kafka, keyspace)
+    if not given:
+        return _announced(kafka, keyspace, partitions)
+    found = dict.fromkeys(partitions, "")
+    identity = load_settings().consumer.identity
+    for address in given:
+        with OwnerConnection(address, identity=identity) as owner:
+            for each in owner.status(keyspace).partitions:
+                found[each.partition] = found.get(each.partition) or address
+    return found
+
+
+def checkpointed(keyspace: str, asked: Mapping[int, str]) -> Mapping[int, Path]:
+    """Has the `asked_owners` make checkpoints; returns partition → directory.
+
+    Raises as `spark_jobs.verify.checkpoint_owners`.
     """
     from spark_jobs.verify import checkpoint_owners
 
-    partitions = partitions_of(kafka, keyspace)
-    addresses = owners or _announced(kafka, keyspace, partitions)
-    return checkpoint_owners(addresses, keyspace, partitions, identity=load_settings().consumer.identity)
+    return checkpoint_owners(asked, keyspace, identity=load_settings().consumer.identity)
 
 
-def tell_verdicts(kafka: KafkaCluster, keyspace: str, owners: Sequence[str], verdicts: list[Verdict]) -> None:
-    """Tells the owners what an audit found, so that the page can show it.
+def live_checkpoint(kafka: KafkaCluster, keyspace: str, owners: Sequence[str]) -> Mapping[int, Path]:
+    """`checkpointed` of the `asked_owners`. Raises as both."""
+    return checkpointed(keyspace, asked_owners(kafka, keyspace, owners))
 
-    Raises `OwnerError` ``bad_request`` of an owner that is too old for it, and as `live_checkpoint`.
+
+def tell_verdicts(keyspace: str, asked: Mapping[int, str], verdicts: list[Verdict]) -> None:
+    """Tells each of the `asked_owners` what an audit found of its own store, so that the page can show it.
+
+    Raises `OwnerError`; ``bad_request``: an owner is too old for it.
     """
     identity = load_settings().consumer.identity
-    addresses = owners or _announced(kafka, keyspace, [each.partition for each in verdicts])
-    for address in sorted(set(addresses)):
+    for address in sorted({asked[each.partition] for each in verdicts}):
         with OwnerConnection(address, identity=identity) as owner:
-            owner.tell_verdicts(keyspace, verdicts)
+            owner.tell_verdicts(keyspace, [each for each in verdicts if asked[each.partition] == address])
 
 
-def _announced(kafka: KafkaCluster, keyspace: str, partitions: Sequence[int]) -> list[str]:
-    """The addresses of the partitions' owners. Raises `LocationError`."""
+def _announced(kafka: KafkaCluster, keyspace: str, partitions: Sequence[int]) -> dict[int, str]:
+    """Partition → address of its owner. Raises `LocationError`."""
     deadline = time.monotonic() + OWNERS_TIMEOUT_S
     with LocationsReader(kafka) as locations:
         left = (max(deadline - time.monotonic(), 0) for _ in partitions)
         found = [locations.wait_for(keyspace, each, wait_s) for each, wait_s in zip(partitions, left, strict=True)]
-    return [each.address for each in found]
+    return {number: each.address for number, each in zip(partitions, found, strict=True)}

@@ -6,7 +6,7 @@ It reads only store directories, so it works offline. `freshet verify` gives it 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -154,27 +154,27 @@ def _check_comparable(partition: int, one: StoreView, other: StoreView, names: t
         )
 
 
-def checkpoint_owners(
-    addresses: Iterable[str], keyspace: str, partitions: Iterable[int], *, identity: Identity | None = None
-) -> dict[int, Path]:
-    """Makes the owners at ``addresses`` (host:port) checkpoint a keyspace; partition → directory.
+def checkpoint_owners(owners: Mapping[int, str], keyspace: str, *, identity: Identity | None = None) -> dict[int, Path]:
+    """Makes each partition's owner (host:port; "": it has none) checkpoint it; partition → directory.
 
-    Raises `consumers.owner.protocol.OwnerError`, or `VerifyError` ``checkpoint_missing`` if a partition has no owner
-    among them or its checkpoint can't be read by this process.
+    Raises `consumers.owner.protocol.OwnerError`, or `VerifyError` ``checkpoint_missing`` if a partition has no owner or
+    its checkpoint can't be read by this process.
     """
-    found: dict[int, Path] = {}
-    asked = sorted(set(addresses))
-    for address in asked:
-        with OwnerConnection(address, identity=identity) as owner:
-            found |= {place.partition: Path(place.directory) for place in _checkpoint(owner, keyspace)}
-    for partition in partitions:
-        directory = found.get(partition)
-        if directory is None:
+    asked = sorted({address for address in owners.values() if address})
+    for partition, address in owners.items():
+        if not address:
             raise VerifyError(
-                f"{keyspace}/{partition} has no owner (asked: {', '.join(asked) or 'no announced owner'})",
+                f"{keyspace}/{partition} has no owner (asked: {', '.join(asked) or 'nobody'})",
                 hint="start `freshet consume`, or give its address with --owner",
                 code="checkpoint_missing",
             )
+    found: dict[int, Path] = {}
+    for address in asked:
+        with OwnerConnection(address, identity=identity) as owner:
+            for partition in sorted(number for number, each in owners.items() if each == address):
+                [place] = _checkpoint(owner, keyspace, partition)
+                found[partition] = Path(place.directory)
+    for partition, directory in found.items():
         if not directory.is_dir():
             raise VerifyError(
                 f"the checkpoint of {keyspace}/{partition} was written to {directory}, which does not exist here",
@@ -184,12 +184,12 @@ def checkpoint_owners(
     return found
 
 
-def _checkpoint(owner: OwnerConnection, keyspace: str) -> list[CheckpointPlace]:
+def _checkpoint(owner: OwnerConnection, keyspace: str, partition: int) -> list[CheckpointPlace]:
     """Asks again for a while: dead letters that an owner has just met must be in their topic before a commit."""
     deadline = time.monotonic() + BUSY_S
     while True:
         try:
-            return owner.checkpoint(keyspace)
+            return owner.checkpoint(keyspace, partition)
         except OwnerError as error:
             if error.code != "too_busy" or time.monotonic() >= deadline:
                 raise

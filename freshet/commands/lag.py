@@ -45,9 +45,12 @@ def command(
     for address in sorted(set(addresses.values())):
         try:
             with owner_connection(settings, address) as connection:
-                found |= {each.partition: each for each in connection.status(keyspace).partitions}
+                statuses = connection.status(keyspace).partitions
         except OwnerError as error:
             silent[address] = str(error)
+            continue
+        # It may follow what others own. Nobody is announced for what a consumer still reads.
+        found |= {each.partition: each for each in statuses if addresses.get(each.partition, address) == address}
     expected = () if owner else partitions_of(settings.kafka.cluster, keyspace)
     missing = [number for number in expected if number not in found]
     if tables:

@@ -145,7 +145,7 @@ def test_owners_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(owners, "LocationsReader", Locations)
     monkeypatch.setattr("freshet.owners.time", SimpleNamespace(monotonic=lambda: now[0]))
     found = owners._announced(KafkaCluster("127.0.0.1:1"), "shop", range(4))
-    assert found == ["a:0", "a:1", "a:2", "a:3"]
+    assert found == {0: "a:0", 1: "a:1", 2: "a:2", 3: "a:3"}
     assert waits == [5.0, 2.0, 0, 0]
 
 

@@ -32,7 +32,8 @@ def audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | 
     def fold(request: RebuildRequest, *_: object) -> None:
         rebuilt(request.target)
 
-    monkeypatch.setattr("freshet.auditing.live_checkpoint", lambda *_: live)
+    monkeypatch.setattr("freshet.auditing.asked_owners", lambda *_: dict.fromkeys(live, "a:1"))
+    monkeypatch.setattr("freshet.auditing.checkpointed", lambda *_: live)
     monkeypatch.setattr("freshet.auditing.tell_verdicts", lambda *_: None)
     monkeypatch.setattr("freshet.auditing._last_witness", lambda *_: ("", None))
     bounds = TopicBounds("t", "t1", {0: 0, 1: 0}, {0: 99, 1: 99})

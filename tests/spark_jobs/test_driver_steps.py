@@ -16,7 +16,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from consumers.owner.protocol import CheckpointPlace
 from consumers.snapshots.errors import SnapshotError
 from consumers.snapshots.finding import Found
 from consumers.store.manifest import Manifest, write_manifest
@@ -33,30 +32,10 @@ from spark_jobs.source.datasource import ChangeStream
 from spark_jobs.source.origins import newest_snapshot
 from spark_jobs.source.reading import Plan
 from spark_jobs.streaming import Micro
-from spark_jobs.verify import checkpoint_owners
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import Topic
 
 KAFKA = KafkaCluster("127.0.0.1:1")
-
-
-def test_each_owner_is_asked_for_its_own_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A keyspace has several owners: the checkpoints of all of them count."""
-
-    class Owner:
-        def __init__(self, address: str, **_: object) -> None:
-            self.partition = int(address.rpartition(":")[2])
-
-        def __enter__(self) -> Self:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-
-        def checkpoint(self, _: str) -> list[CheckpointPlace]:
-            return [CheckpointPlace(self.partition, str(tmp_path), 9)]
-
-    monkeypatch.setattr("spark_jobs.verify.OwnerConnection", Owner)
-    assert checkpoint_owners(["a:1", "b:0"], "shop", range(2)) == {0: tmp_path, 1: tmp_path}
 
 
 def test_retention_may_come_right_to_where_a_run_is_and_no_further(monkeypatch: pytest.MonkeyPatch) -> None:

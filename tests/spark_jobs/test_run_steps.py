@@ -149,7 +149,8 @@ def test_an_owner_that_puts_a_checkpoint_off_is_asked_again_for_a_while(
     class Owner:
         asked = 0
 
-        def checkpoint(self, _: str) -> list[CheckpointPlace]:
+        def checkpoint(self, _: str, partition: int) -> list[CheckpointPlace]:
+            assert partition == 0
             self.asked += 1
             assert self.asked <= asks, "it was asked too often"
             if self.asked < 3:
@@ -160,10 +161,10 @@ def test_an_owner_that_puts_a_checkpoint_off_is_asked_again_for_a_while(
     monkeypatch.setattr(verify, "BUSY_S", left_s)
     monkeypatch.setattr(verify, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: None))
     if asks == 3:
-        assert verify._checkpoint(owner, "shop") == [place]
+        assert verify._checkpoint(owner, "shop", 0) == [place]
     else:
         with pytest.raises(OwnerError) as refused:
-            verify._checkpoint(owner, "shop")
+            verify._checkpoint(owner, "shop", 0)
         assert refused.value.code == code
     assert owner.asked == asks
 

@@ -155,7 +155,8 @@ class Owners:
         self.upto = dict[int, int]()
         """Partition → offset before which they are; else they have all."""
         self.told: list[Verdict] = []
-        monkeypatch.setattr(auditing, "live_checkpoint", lambda *_: self.stores())
+        monkeypatch.setattr(auditing, "asked_owners", lambda *_: {})
+        monkeypatch.setattr(auditing, "checkpointed", lambda *_: self.stores())
         monkeypatch.setattr(auditing, "tell_verdicts", lambda *given: self.told.extend(given[-1]))
 
     def stores(self) -> dict[int, Path]:

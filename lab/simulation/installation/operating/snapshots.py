@@ -84,15 +84,20 @@ class Snapshotting(Sinking):
         self.say(f"a snapshot is made: {made.offsets}, {[str(each) for each in errors if each]}")
 
     async def _checkpoints(self) -> dict[int, Path]:
-        def announced() -> set[str]:
+        """Of each partition its announced owner's, as `freshet.owners.live_checkpoint`."""
+
+        def announced() -> dict[int, str]:
             with LocationsReader(KAFKA) as reader:
-                return {each.address for each in reader.owners(KEYSPACE).values()}
+                return {number: each.address for number, each in reader.owners(KEYSPACE).items()}
 
         stores: dict[int, Path] = {}
-        for address in sorted(await asyncio.to_thread(announced)):
+        owners = await asyncio.to_thread(announced)
+        for address in sorted(set(owners.values())):
             client = OwnerClient(address, identity=self.credentials.identity(OPERATOR))
             try:
-                stores |= {each.partition: Path(each.directory) for each in await client.checkpoint(KEYSPACE)}
+                for partition in sorted(number for number, each in owners.items() if each == address):
+                    [made] = await client.checkpoint(KEYSPACE, partition)
+                    stores[partition] = Path(made.directory)
             finally:
                 await client.close()
         if not stores:
