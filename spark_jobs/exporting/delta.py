@@ -25,6 +25,9 @@ SETTINGS: Final = {
 }
 REFUSED: Final = frozenset(" ,;{}()\n\t=")
 """No name of a Delta column has these; such columns are untyped."""
+DATETIME: Final = "timestamp_ntz"
+"""A date and a time without a time zone. Tables that have none can be read by older versions of Delta."""
+FEATURE: Final = "timestampNtz"
 LOG: Final = "_delta_log"
 APPENDED_NAME: Final = "appended.json"
 """The number of the last commit that is in all of its tables: its staged files may be removed."""
@@ -67,6 +70,7 @@ def append_files(
             known = _types(session, root / table)
             frames = [_fitting(session.read.parquet(*group), known) for group in groups.values()]
             rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+            admit_datetimes(session, root / table, rows)
             _append(rows, root / table, app, number, json.dumps(told))
     write_atomically(staged.parent / APPENDED_NAME, json.dumps(number).encode())
 
@@ -87,6 +91,19 @@ def table_in(place: str) -> str:
 def address(path: Path) -> str:
     """A local path as Spark takes it, which decodes nothing in it."""
     return f"file://{path}"
+
+
+def admit_datetimes(session: Any, table: Path, rows: Any) -> None:
+    """Has a table that is there already take its first column of the type `DATETIME`, if ``rows`` have one.
+
+    A new table takes it at once. To this one, Delta adds a column, but not the feature that such a column needs.
+    """
+    if DATETIME not in dict(rows.dtypes).values():
+        return
+    types = _types(session, table)
+    if types and DATETIME not in types.values():
+        feature = f"SET TBLPROPERTIES ('delta.feature.{FEATURE}' = 'supported')"
+        session.sql(f"ALTER TABLE delta.`{address(table)}` {feature}")
 
 
 def _types(session: Any, table: Path) -> dict[str, str]:

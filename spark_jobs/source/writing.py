@@ -12,7 +12,7 @@ from typing import Any, Final
 from consumers.store.manifest import sync_directory
 from spark_jobs.engine.executors import check_executors, check_shared
 from spark_jobs.export import DELTA, PARQUET, ExportError
-from spark_jobs.exporting.delta import LOG, address, check_delta, delta_columns
+from spark_jobs.exporting.delta import LOG, address, admit_datetimes, check_delta, delta_columns
 from spark_jobs.output import exclusive, sync_tree
 from spark_jobs.source.datasource import register_source
 from spark_jobs.source.reading import Plan
@@ -83,6 +83,7 @@ def _write_version(session: Any, planned: Plan, root: Path, moment: str) -> Tabl
     place = {"keyspace": planned.keyspace, "table": planned.table}
     with spark_errors():
         rows = session.read.format("freshet").options(**place).load()
+        admit_datetimes(session, root, rows)
         writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
         writer.option("userMetadata", json.dumps(told)).save(address(root))
         written = session.read.format("delta").load(address(root))

@@ -138,6 +138,62 @@ def test_a_delta_export_that_is_killed_between_two_tables_has_each_change_once(t
     assert refused.value.code == "export_exists"
 
 
+DATETIMES = """
+import json, sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+import pyarrow.parquet as pq
+from freshet.spark import spark_settings
+from spark_jobs.exporting.columns import table_of
+from spark_jobs.exporting.delta import address, append_files
+from spark_jobs.session import spark_session
+from spark_jobs.source.writing import _write_version
+
+class Reading:
+    "A session whose source `freshet` has these rows."
+    def __init__(self, session, rows):
+        self.sql, self.read, self._session, self._rows = session.sql, self, session, rows
+    def format(self, form):
+        return self._session.read.format(form) if form == "delta" else self
+    def options(self, **_):
+        return self
+    def load(self):
+        return self._rows
+
+root = Path(sys.argv[1]) / "my 100% lake #1 \u00e9"
+staged = root / "_freshet" / "staged"
+staged.mkdir(parents=True)
+row = {"_kind": "value", "_partition": 0, "_offset": 1, "image": {"at": "2024-01-02 03:04:05"}}
+planned = SimpleNamespace(keyspace="shop", table="a.b", end={0: 1})
+settings = spark_settings("local[1]", "1g", Path(sys.argv[2]), delta=True)
+small = {"spark.databricks.delta.snapshotPartitions": "1", "spark.sql.shuffle.partitions": "1"}
+found = []
+with spark_session("delta", replace(settings, extra={**settings.extra, **small})) as session:
+    load = lambda path: session.read.format("delta").load(address(path))
+    for number, columns in enumerate(({}, {"at": "datetime"}), 1):
+        name = f"{number}.parquet"
+        pq.write_table(table_of([row], columns), staged / name)
+        append_files(session, root, staged, {name: f"table=a.b/day=2024-01-02/part-0-{name}"}, "app", number, {})
+        rows = session.read.parquet(address(staged / name))
+        _write_version(Reading(session, rows), planned, root / "at", "")
+        found += [[str(row.asDict().get("at")) for row in load(root / each).collect()] for each in ("a.b", "at")]
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_a_first_datetime_joins_a_delta_table_that_is_there(tmp_path: Path) -> None:
+    """Of changes, and of a table at a moment; in a directory whose name a URL would have otherwise."""
+    command = [sys.executable, "-c", DATETIMES, str(tmp_path), str(tmp_path / "spark.log")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr + (tmp_path / "spark.log").read_text()[-3000:]
+    of_changes, at_a_moment, *later = json.loads(done.stdout.splitlines()[-1])
+    assert (of_changes, at_a_moment) == (["None"], ["None"])
+    assert [sorted(each) for each in later] == [["2024-01-02 03:04:05", "None"], ["2024-01-02 03:04:05"]]
+
+
 def test_names_that_delta_refuses_are_no_columns() -> None:
     """They would end the export; their values are kept untyped."""
     assert delta_columns({"a": "int", "b c": "int", "d=e": "int", "straße": "int"}) == {"a": "int", "straße": "int"}

@@ -103,10 +103,12 @@ class Frame:
 
 
 class Session:
-    """A session that reads each staged file as a frame of these columns."""
+    """A session that reads each staged file as a frame of these columns, a Delta table as one of those ``known``."""
 
-    def __init__(self, columns: Mapping[str, str]) -> None:
+    def __init__(self, columns: Mapping[str, str], known: Mapping[str, str] | None = None) -> None:
         self._columns = columns
+        self._known = known or {}
+        self.asked: list[str] = []
 
     @property
     def read(self) -> Self:
@@ -114,6 +116,15 @@ class Session:
 
     def parquet(self, *_: str) -> Frame:
         return Frame(self._columns)
+
+    def sql(self, statement: str) -> None:
+        self.asked.append(statement)
+
+    def format(self, _: str) -> Self:
+        return self
+
+    def load(self, _: str) -> Frame:
+        return Frame(self._known)
 
 
 def test_a_commit_is_in_its_tables_once_all_of_them_have_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,6 +146,29 @@ def test_a_commit_is_in_its_tables_once_all_of_them_have_it(root: Path, monkeypa
     assert told == [(["_kind"], "a.b", "app", 4, "{}")]
     assert is_appended(root / NOTES, 4)
     assert not is_appended(root / NOTES, 5)
+
+
+@pytest.mark.parametrize(
+    ("columns", "known", "is_asked"),
+    [
+        ({"at": "timestamp_ntz"}, {"_kind": "string"}, True),
+        ({"at": "timestamp_ntz"}, {"_kind": "string", "seen": "timestamp_ntz"}, False),
+        ({"at": "timestamp"}, {"_kind": "string"}, False),
+        ({"at": "timestamp_ntz"}, {}, False),
+    ],
+)
+def test_a_table_is_made_to_take_its_first_datetime(
+    columns: dict[str, str], known: dict[str, str], is_asked: bool, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delta refuses the column else, in each run anew; a new table, and one that has such a column, are left alone."""
+    session: Any = Session({"_kind": "string", **columns}, known)
+    if known:
+        (root / "a.b" / delta.LOG).mkdir(parents=True)
+    order: list[str] = session.asked
+    monkeypatch.setattr(delta, "_append", lambda *_: order.append("append"))
+    append_files(session, root, root / NOTES / STAGED, {NAME: PLACE}, "app", 4, {})
+    altered = f"ALTER TABLE delta.`file://{root}/a.b` SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')"
+    assert order == ([altered] if is_asked else []) + ["append"]
 
 
 def test_a_version_is_told_by_the_last_place_of_each_shard_in_any_partition() -> None:
