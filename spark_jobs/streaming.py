@@ -115,7 +115,7 @@ class Micro:
         trigger = {"processingTime": FOLLOW_INTERVAL} if self._follow else {"availableNow": True}
         writer = messages.writeStream.foreachBatch(self._handled)
         try:
-            self._query = writer.option("checkpointLocation", checkpoint.as_uri()).trigger(**trigger).start()
+            self._query = writer.option("checkpointLocation", address(checkpoint)).trigger(**trigger).start()
             with signals_deferred() as met:
                 while not (self._query.awaitTermination(POLL_S) or met or self._is_at_end()):
                     pass
@@ -215,6 +215,11 @@ def answer_of(answer: str | None, error: str | None) -> str:
         failure = json.loads(error)
         raise RebuildError(failure["message"], hint=failure["hint"], code=failure["code"])
     return answer or ""
+
+
+def address(path: Path) -> str:
+    """A local path as Spark takes it, which decodes nothing in it."""
+    return f"file://{path}"
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any, Final
 from consumers.store.manifest import write_atomically
 from spark_jobs.exporting.columns import FIXED
 from spark_jobs.session import SparkUnavailable
-from spark_jobs.streaming import spark_errors
+from spark_jobs.streaming import address, spark_errors
 
 PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 SETTINGS: Final = {
@@ -86,11 +86,6 @@ def is_appended(notes: Path, number: int) -> bool:
 def table_in(place: str) -> str:
     """The directory of the Delta table to which a file of an export belongs."""
     return place.partition("/")[0].removeprefix("table=")
-
-
-def address(path: Path) -> str:
-    """A local path as Spark takes it, which decodes nothing in it."""
-    return f"file://{path}"
 
 
 def admit_datetimes(session: Any, table: Path, rows: Any) -> None:

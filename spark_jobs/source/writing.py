@@ -12,11 +12,11 @@ from typing import Any, Final
 from consumers.store.manifest import sync_directory
 from spark_jobs.engine.executors import check_executors, check_shared
 from spark_jobs.export import DELTA, PARQUET, ExportError
-from spark_jobs.exporting.delta import LOG, address, admit_datetimes, check_delta, delta_columns
+from spark_jobs.exporting.delta import LOG, admit_datetimes, check_delta, delta_columns
 from spark_jobs.output import exclusive, sync_tree
 from spark_jobs.source.datasource import register_source
 from spark_jobs.source.reading import Plan
-from spark_jobs.streaming import spark_errors
+from spark_jobs.streaming import address, spark_errors
 from tokens.errors import FreshetError
 
 ROWS_PER_FILE: Final = 5_000_000
@@ -64,8 +64,8 @@ def write_table(session: Any, planned: Plan, target: Path, *, form: str = PARQUE
         try:
             with spark_errors():
                 rows = session.read.format("freshet").options(**place).load()
-                rows.write.option("maxRecordsPerFile", ROWS_PER_FILE).parquet(staging.as_uri())
-                kinds = dict(session.read.parquet(staging.as_uri()).groupBy("_kind").agg(f.count("*")).collect())
+                rows.write.option("maxRecordsPerFile", ROWS_PER_FILE).parquet(address(staging))
+                kinds = dict(session.read.parquet(address(staging)).groupBy("_kind").agg(f.count("*")).collect())
         except FreshetError:
             shutil.rmtree(staging, ignore_errors=True)
             raise

@@ -146,9 +146,10 @@ from types import SimpleNamespace
 import pyarrow.parquet as pq
 from freshet.spark import spark_settings
 from spark_jobs.exporting.columns import table_of
-from spark_jobs.exporting.delta import address, append_files
+from spark_jobs.exporting.delta import append_files
 from spark_jobs.session import spark_session
 from spark_jobs.source.writing import _write_version
+from spark_jobs.streaming import address
 
 class Reading:
     "A session whose source `freshet` has these rows."

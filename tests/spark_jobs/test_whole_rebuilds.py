@@ -76,6 +76,15 @@ def test_micro_batches_add_up_to_the_report_of_one(in_memory: Topics, tmp_path: 
     assert left_beside(tmp_path / "parts") == []
 
 
+def test_a_directory_may_have_any_name(in_memory: Topics, tmp_path: Path) -> None:
+    """A URL has it otherwise, and Spark decodes nothing: its notes would be in another one, that is then left there."""
+    filled, target = filled_topic(in_memory), tmp_path / "my 100% data #1 é" / "out"
+    target.parent.mkdir()
+    rebuild(filled.session(), request_of(filled, target))
+    assert differences(filled, target, tmp_path / "live") == []
+    assert left_beside(target) == []
+
+
 def test_a_run_that_failed_is_gone_on_with_and_folds_nothing_twice(in_memory: Topics, tmp_path: Path) -> None:
     """There is no report until all is whole; what was folded stays, and so does what the notes say of the run."""
     filled, target = filled_topic(in_memory), tmp_path / "out"

@@ -62,12 +62,20 @@ class Session:
 
 
 @pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Session], TableReport]:
-    """Writes the table into ``tmp_path / "out"``."""
+def home(tmp_path: Path) -> Path:
+    """A directory whose name a URL would have otherwise."""
+    found = tmp_path / "my 100% tables #1 é"
+    found.mkdir()
+    return found
+
+
+@pytest.fixture
+def write(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Session], TableReport]:
+    """Writes the table into ``home / "out"``."""
     for name in ("check_executors", "check_shared", "register_source"):
         monkeypatch.setattr(writing, name, lambda *_: None)
     monkeypatch.setattr("pyspark.sql.functions.count", lambda _: None)
-    return lambda session: write_table(session, PLANNED, tmp_path / "out")
+    return lambda session: write_table(session, PLANNED, home / "out")
 
 
 @pytest.mark.parametrize(
@@ -75,24 +83,22 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Session]
     [({"value": 3, "void": 1}, 4, False), ({"value": 3, "incomplete": 2}, 3, True), ({}, 0, False)],
 )
 def test_what_a_killed_run_left_is_in_no_ones_way(
-    kinds: dict[str, int], rows: int, incomplete: bool, write: Callable[[Session], TableReport], tmp_path: Path
+    kinds: dict[str, int], rows: int, incomplete: bool, write: Callable[[Session], TableReport], home: Path
 ) -> None:
     """Spark writes into no directory that is there. That a table was not read whole is no row of it."""
-    left: Any = tmp_path / ".out.partial"
+    left: Any = home / ".out.partial"
     left.mkdir()
     (left / "part-7.parquet").touch()
     assert write(Session(kinds)) == TableReport("shop", "shop.t", rows, 1, incomplete)
-    assert [each.name for each in tmp_path.iterdir()] == ["out"]
-    assert [each.name for each in (tmp_path / "out").iterdir()] == ["part-0.parquet"]
+    assert [each.name for each in home.iterdir()] == ["out"]
+    assert [each.name for each in (home / "out").iterdir()] == ["part-0.parquet"]
     with pytest.raises(ExportError) as refused:
         write(Session(kinds))
     assert refused.value.code == "export_exists"
 
 
-def test_a_table_that_could_not_be_written_is_not_there(
-    write: Callable[[Session], TableReport], tmp_path: Path
-) -> None:
+def test_a_table_that_could_not_be_written_is_not_there(write: Callable[[Session], TableReport], home: Path) -> None:
     """Nor a part of it, which would be read as the table."""
     with pytest.raises(RebuildError, match="no memory"):
         write(Session({}, fails=True))
-    assert [*tmp_path.iterdir()] == []
+    assert [*home.iterdir()] == []
