@@ -282,7 +282,7 @@ def _jvm_directory() -> Path:
 
 @contextmanager
 def signals_deferred() -> Iterator[Sequence[int]]:
-    """Has SIGINT and SIGTERM wait until the block ends, in whatever way; yields those that wait.
+    """Has SIGINT and SIGTERM wait until the block ends, in whatever way; yields those that wait. Ignored ones stay so.
 
     An exception amid a call to the JVM leaves py4j's connection unusable.
 
@@ -293,9 +293,8 @@ def signals_deferred() -> Iterator[Sequence[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield met
         return
-    before = {
-        number: signal.signal(number, lambda got, _: met.append(got)) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    taken = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda got, _: met.append(got)) for number in taken}
     try:
         yield met
     finally:

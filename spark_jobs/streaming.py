@@ -102,7 +102,7 @@ class Micro:
         """Runs the query over ``messages``.
 
         Raises the `FreshetError` of a micro-batch. If Spark failed: as `spark_jobs.offsets.check_topic` where the topic
-        is the cause, else `RebuildError`.
+        is the cause, else `RebuildError`, also if it was stopped before its end.
         """
         with spark_errors():  # where the JVM has died, neither the query nor its progress answers
             self._run(messages)
@@ -117,8 +117,10 @@ class Micro:
         try:
             self._query = writer.option("checkpointLocation", address(checkpoint)).trigger(**trigger).start()
             with signals_deferred() as met:
-                while not (self._query.awaitTermination(POLL_S) or met or self._is_at_end()):
+                while not ((ended := self._query.awaitTermination(POLL_S)) or met or self._is_at_end()):
                     pass
+            if not (ended or self._follow or self._is_at_end()):  # what handles the signal has raised nothing
+                raise RebuildError("it was stopped before its end", hint="run it again to go on")
         except PySparkException as error:
             failure = self._failures[0] if self._failures else spark_failed(error)
             if failure.code == RebuildError.code:

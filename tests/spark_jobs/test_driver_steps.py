@@ -178,13 +178,25 @@ def test_a_signal_that_had_to_wait_strikes_at_the_end(number: int) -> None:
         signal.signal(number, before)
 
 
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    """A shell has its jobs in the background ignore Ctrl-C: it is meant for another program."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with signals_deferred() as met:
+            signal.raise_signal(signal.SIGINT)
+            assert not met
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class Query:
-    """A streaming query during which Ctrl-C comes; it may have failed by then."""
+    """A streaming query during which Ctrl-C comes; it may have failed by then. It ends by itself after a while."""
 
     lastProgress = None
 
     def __init__(self, *, fails: bool) -> None:
         self._fails = fails
+        self.polls = 0
 
     def start(self) -> Self:
         return self
@@ -193,9 +205,19 @@ class Query:
         signal.raise_signal(signal.SIGINT)
         if self._fails:
             raise PySparkException("an executor has no memory left")
-        return False
+        self.polls += 1
+        return self.polls == 3
 
     def stop(self) -> None: ...
+
+
+def run_micro(query: Query, root: Path, *, follow: bool = False) -> None:
+    """Runs a query whose topic has messages that it never reads."""
+    chosen = SimpleNamespace(trigger=lambda **_: query)
+    messages = SimpleNamespace(
+        writeStream=SimpleNamespace(foreachBatch=lambda _: SimpleNamespace(option=lambda *_: chosen))
+    )
+    Micro(KAFKA, Range("t", "t1", {0: 0}, {0: 0}, {0: 9}), root, lambda *_: None, follow=follow).run(messages)
 
 
 @pytest.mark.parametrize(
@@ -205,17 +227,30 @@ def test_an_interrupt_ends_a_query_that_follows_and_hides_no_failure(
     follow: bool, fails: bool, is_told: bool, tmp_path: Path
 ) -> None:
     """That is its ordinary end, after which all is reported as whole."""
-    chosen = SimpleNamespace(trigger=lambda **_: Query(fails=fails))
-    messages = SimpleNamespace(
-        writeStream=SimpleNamespace(foreachBatch=lambda _: SimpleNamespace(option=lambda *_: chosen))
-    )
-    micro = Micro(KAFKA, Range("t", "t1", {0: 0}, {0: 0}, {0: 9}), tmp_path, lambda *_: None, follow=follow)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt) if is_told else nullcontext():
-            micro.run(messages)
+            run_micro(Query(fails=fails), tmp_path, follow=follow)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("follow", [False, True])
+@pytest.mark.parametrize(
+    ("handler", "polls"), [(signal.SIG_IGN, 3), (lambda *_: None, 1)], ids=["ignored", "handled in another way"]
+)
+def test_a_query_that_a_signal_stops_before_its_end_is_no_success(
+    handler: Any, polls: int, follow: bool, tmp_path: Path
+) -> None:
+    """A report of ends that were never reached; one that follows has none. Where it is ignored, nothing stops."""
+    query, is_stopped = Query(fails=False), polls == 1
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with pytest.raises(RebuildError, match="stopped") if is_stopped and not follow else nullcontext():
+            run_micro(query, tmp_path, follow=follow)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert query.polls == polls
 
 
 def session_of(answer: str) -> Any:
