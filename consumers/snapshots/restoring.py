@@ -18,13 +18,13 @@ from typing import Final, TypeVar, cast
 import structlog
 
 from consumers.snapshots.errors import SnapshotError
-from consumers.snapshots.finding import Found, Wanted, find_snapshots
+from consumers.snapshots.finding import HINT_OTHER, Found, Wanted, find_snapshots
 from consumers.snapshots.manifest import Snapshot, SnapshotFile, SnapshotPartition
 from consumers.snapshots.patience import Patience, Stopped
 from consumers.snapshots.places import Place
 from consumers.snapshots.writing import file_checksum
 from consumers.store.directory import holds_store, partition_directory
-from consumers.store.errors import RetryableStoreError, StoreError, store_error
+from consumers.store.errors import RebuildNeededError, RetryableStoreError, StoreError, store_error
 from consumers.store.leader_epochs import keep_leader_epoch
 from consumers.store.manifest import Manifest, sync_directory, write_manifest
 from consumers.store.rocks.database import Rocks
@@ -182,6 +182,9 @@ def _ingest(path: Path, files: list[Path], held: SnapshotPartition, place: Place
         head = committed_head(rocks)
     except RetryableStoreError:
         raise  # the disk here is full, or fails
+    except RebuildNeededError as error:
+        why = f"partition {held.partition} at {place.uri}: {error}"
+        raise SnapshotError(why, hint=HINT_OTHER, code="snapshot_differs") from error
     except StoreError as error:
         raise damaged(f"partition {held.partition} at {place.uri}: {error}") from error
     finally:

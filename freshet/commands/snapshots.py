@@ -86,8 +86,11 @@ def verify(
     at: At = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check that each file is what was written, and holds the state that its manifest says. Exit 1 if not."""
-    from consumers.snapshots.checking import check_snapshot
+    """Check that each file is what was written, and holds the state that its manifest says. Exit 1 if not.
+
+    Of another fold version only the files are checked.
+    """
+    from consumers.snapshots.checking import check_snapshot, reads_state
     from consumers.snapshots.errors import SnapshotError
 
     place, found = _found(keyspace, at)
@@ -104,11 +107,13 @@ def verify(
         if each.snapshot is not None:
             errors = [error for _, error in check_snapshot(place, each, each.snapshot) if error is not None]
         good &= not errors
+        is_read = each.snapshot is not None and reads_state(each.snapshot)
         if as_json:
             told = [{"code": error.code, "message": str(error), "hint": error.hint} for error in errors]
-            typer.echo(json.dumps({"name": each.name, "good": not errors, "errors": told}))
+            typer.echo(json.dumps({"name": each.name, "good": not errors, "state": is_read, "errors": told}))
         else:
-            lines = [f"{each.name}  {'DAMAGED' if errors else 'good'}", *(f"  {error}" for error in errors)]
+            word = "DAMAGED" if errors else "good" if is_read else "good, of another fold version: its files alone"
+            lines = [f"{each.name}  {word}", *(f"  {error}" for error in errors)]
             typer.echo("\n".join(lines))
     if not good:
         raise typer.Exit(1)

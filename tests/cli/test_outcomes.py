@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
+from consumers.fold.state import FOLD_VERSION
 from consumers.owner.protocol import OwnerError, PartitionStatus
 from consumers.snapshots.errors import SnapshotError
 from consumers.snapshots.finding import Found
@@ -50,8 +51,8 @@ def test_one_damaged_snapshot_is_a_failure_wherever_it_is(
     which: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever runs the check by a timer looks at the exit code alone."""
-    snapshot: Any = SimpleNamespace()
-    found = [Found(f"shop/{number}", snapshot) for number in range(3)]
+    snapshots: list[Any] = [SimpleNamespace(fold_version=FOLD_VERSION - (number == 0)) for number in range(3)]
+    found = [Found(f"shop/{number}", each) for number, each in enumerate(snapshots)]
     errors = {found[which].name: SnapshotError("its bytes differ")}
     monkeypatch.setattr("freshet.commands.snapshots._found", lambda *_: (None, found))
     monkeypatch.setattr(
@@ -60,8 +61,10 @@ def test_one_damaged_snapshot_is_a_failure_wherever_it_is(
     assert cli.run(["snapshots", "verify", "shop", "--json"]) == 1
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["good"] for each in told] == [number != which for number in range(3)]
+    assert [each["state"] for each in told] == [False, True, True], "that of another fold version can't be read"
     errors.clear()
     assert cli.run(["snapshots", "verify", "shop"]) == 0
+    assert ["its files alone" in line for line in capsys.readouterr().out.splitlines()] == [True, False, False]
 
 
 @pytest.mark.parametrize("words", [[], ["--dry-run"]])

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from consumers.fold.state import FOLD_VERSION
 from consumers.process.restoring import BackgroundRestores, StillRestoring
 from consumers.snapshots.checking import check_snapshot
 from consumers.snapshots.errors import SnapshotError
@@ -103,6 +104,25 @@ def test_a_place_that_is_away_is_no_damage_of_a_snapshot(tmp_path: Path, monkeyp
     monkeypatch.setattr(Place, "get", away)
     with pytest.raises(SnapshotError, match="it does not answer"):
         list(check_snapshot(place, found, snapshot))
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_a_snapshot_of_another_fold_version_is_checked_as_far_as_it_can_be(
+    flipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of before an upgrade are whole: who is told of damage removes them, and could not go back."""
+    place = Place(str(tmp_path / "snapshots"))
+    snapshot, _ = snapshot_of(tmp_path, place)
+    for module in ("store.view", "snapshots.checking"):
+        monkeypatch.setattr(f"consumers.{module}.FOLD_VERSION", FOLD_VERSION + 1)
+    if flipped:
+        path = tmp_path / "snapshots" / only(place).path_of(snapshot.partitions[0].files[-1].name)
+        path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
+    [(_, error)] = check_snapshot(place, only(place), snapshot)
+    assert (error and error.code) == ("snapshot_damaged" if flipped else None)
+    with pytest.raises(SnapshotError, match="fold version" if not flipped else "differs") as refused:
+        restore_partition(place, only(place), snapshot, 0, tmp_path / "new")
+    assert refused.value.code == ("snapshot_damaged" if flipped else "snapshot_differs")
 
 
 def test_a_snapshot_without_files_of_a_partition_is_no_beginning_of_it(tmp_path: Path) -> None:
