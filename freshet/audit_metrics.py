@@ -29,7 +29,7 @@ class AuditMetrics:
         self._registry = registry = CollectorRegistry()
         self._last = Gauge(
             "freshet_verify_last_verified_timestamp_seconds",
-            "When an audit last began that found all equal.",
+            "When an audit last began that found all equal; until there is one, when this process began.",
             LABELS,
             registry=registry,
         )
@@ -42,6 +42,7 @@ class AuditMetrics:
             "freshet_verify_failures", "Audits that ended without a verdict.", LABELS, registry=registry
         )
         self._failures.labels(keyspace)
+        self._last.labels(keyspace).set_to_current_time()  # of a series that is not there, no alert says that it is old
 
     def note(self, outcome: Audited | FreshetError, seconds: float) -> None:
         """An audit that took so long has ended."""

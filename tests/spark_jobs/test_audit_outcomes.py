@@ -20,6 +20,7 @@ from spark_jobs.rebuild import RebuildRequest
 from spark_jobs.session import SparkSettings
 from spark_jobs.verify import StoresVerdict
 from stream.kafka.connection import KafkaCluster
+from tests.docs.test_watching import ALERTS, names_of
 from tests.spark_jobs.test_verify import rebuilt
 from tokens.errors import FreshetError
 
@@ -80,3 +81,14 @@ def test_what_was_proved_was_so_when_the_audit_began() -> None:
     shown = generate_latest(metrics._registry).decode()
     [line] = [each for each in shown.splitlines() if each.startswith("freshet_verify_last_verified")]
     assert float(line.split()[-1]) == pytest.approx(ended - 3_600, abs=60)
+
+
+def test_an_audit_that_never_succeeds_raises_its_alerts() -> None:
+    """A series that is absent until the first success would raise none: it is old, or fails, from the start."""
+    shown, began = generate_latest(AuditMetrics("shop")._registry).decode(), time.time()
+    values = dict(line.rsplit(" ", 1) for line in shown.splitlines() if not line.startswith("#"))
+    for alert in ("FreshetVerifyOld", "FreshetVerifyFails"):
+        [rule] = [each for each in ALERTS if each["alert"] == alert]
+        assert all(f'{name}{{keyspace="shop"}}' in values for name in names_of(rule["expr"]))
+    last = values['freshet_verify_last_verified_timestamp_seconds{keyspace="shop"}']
+    assert float(last) == pytest.approx(began, abs=60)
