@@ -14,6 +14,8 @@ _LOGIN_MODULES: Final = {
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
 _RENAMED: Final = {"sasl.mechanisms": "sasl.mechanism"}
+_IDENTIFICATION: Final = "ssl.endpoint.identification.algorithm"
+"""How a broker's name is checked. What librdkafka calls ``none`` is empty for Java."""
 _CREDENTIALS: Final = {"sasl.username", "sasl.password"}
 _CERTIFICATES: Final = {
     "ssl.ca": "certificates",
@@ -26,9 +28,9 @@ _CERTIFICATES: Final = {
 def kafka_options(kafka: KafkaCluster) -> dict[str, str]:
     """Options of Spark's Kafka source for ``kafka``.
 
-    Both clients share most names. Translated are SASL user and password, ``enable.ssl.certificate.verification``, and
-    the authority's and the client's own certificates: their files are read here, since executors may not have them. All
-    others are passed on; the Java client ignores unknown ones. Spark and Kafka redact them in their logs.
+    Both clients share most names. Translated are SASL user and password, how a broker's certificate and name are
+    checked, and the certificates of the authority and of the client: their files are read here, since executors may not
+    have them. Others are passed on; the Java client ignores unknown ones. Spark and Kafka redact them in their logs.
 
     Raises `KafkaSettingsError` if a file can't be read, or is in no form that Java takes.
     """
@@ -49,7 +51,9 @@ def java_settings(extra: Mapping[str, str]) -> dict[str, str]:
             found |= {f"ssl.{store}.{_CERTIFICATES[part]}": text, f"ssl.{store}.type": "PEM"}
         elif name == "enable.ssl.certificate.verification":
             if value.lower() == "false":
-                found["ssl.endpoint.identification.algorithm"] = ""
+                found[_IDENTIFICATION] = ""
+        elif name == _IDENTIFICATION:
+            found.setdefault(name, "" if value.lower() == "none" else value)
         elif name == "security.protocol":
             found[name] = value.upper()
         elif name not in _CREDENTIALS:

@@ -48,6 +48,20 @@ def test_what_both_clients_know_is_passed_on() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("extra", "found"),
+    [
+        ({"ssl.endpoint.identification.algorithm": "none"}, ""),
+        ({"ssl.endpoint.identification.algorithm": "https"}, "https"),
+        ({"ssl.endpoint.identification.algorithm": "https", "enable.ssl.certificate.verification": "false"}, ""),
+        ({"enable.ssl.certificate.verification": "false", "ssl.endpoint.identification.algorithm": "https"}, ""),
+    ],
+)
+def test_a_brokers_name_is_checked_as_librdkafka_does(extra: dict[str, str], found: str) -> None:
+    """Java knows no algorithm called none, and refuses each connection."""
+    assert java_settings(extra) == {"ssl.endpoint.identification.algorithm": found}
+
+
 def test_a_clients_own_certificate_is_sent_as_text(tmp_path: Path) -> None:
     """Executors need no file: chain and key are read here, from files or settings; a PKCS #12 file stays one."""
     (tmp_path / "own.pem").write_text("-----BEGIN PRIVATE KEY-----")
