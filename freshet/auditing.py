@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from freshet.owners import asked_owners, checkpointed, tell_verdicts
-from freshet.snapshots import Needed, base_stores, farthest
+from freshet.snapshots import Needed, base_stores, farthest, restore_first
 from tokens.errors import FreshetError
 
 if TYPE_CHECKING:
@@ -142,20 +142,18 @@ def _last_witness(
 ) -> tuple[str, Path | None]:
     """The name of the last snapshot that an audit may begin with, and its stores, made beside ``target``; or none."""
     from consumers.snapshots.errors import SnapshotError
-    from consumers.snapshots.restoring import restore_all
 
     chosen, refused = farthest(place, keyspace, kafka, needed)
-    if chosen is None:
+    if not chosen:
         log.info("no snapshot to begin with: folding from the topic's start", keyspace=keyspace, others=refused[:5])
         return "", None
     stores = target.with_name(".witness")
     try:
-        restore_all(place, *chosen, stores)
+        return restore_first(place, chosen, stores).name, stores
     except SnapshotError as error:  # a damaged one must not end the audit
         log.warning("a snapshot is not used", keyspace=keyspace, code=error.code, reason=str(error), hint=error.hint)
         shutil.rmtree(stores, ignore_errors=True)
         return "", None
-    return chosen[1].name, stores
 
 
 def audit_again_and_again(

@@ -97,8 +97,8 @@ class Needed:
 
 def farthest(
     place: Place, keyspace: str, kafka: KafkaCluster, needed: Needed
-) -> tuple[tuple[Found, Snapshot] | None, list[str]]:
-    """The snapshot with the most messages that a fold can begin with, None if there is none; and why others can't be.
+) -> tuple[list[tuple[Found, Snapshot]], list[str]]:
+    """The snapshots that a fold can begin with, those with the most messages first; and why it can't with others.
 
     Raises `SnapshotError` if the place does not answer, and as `spark_jobs.offsets.topic_bounds`.
     """
@@ -125,8 +125,37 @@ def farthest(
             refused.append(f"snapshot {snapshot.name} began at {begins}, not at {dict(needed.begins)}")
         else:
             chosen.append((found, snapshot))
-    chosen.sort(key=lambda pair: (sum(pair[1].offsets.values()), pair[1].name))
-    return (chosen[-1] if chosen else None), refused
+    chosen.sort(key=lambda pair: (sum(pair[1].offsets.values()), pair[1].name), reverse=True)
+    return chosen, refused
+
+
+def restore_first(place: Place, chosen: list[tuple[Found, Snapshot]], root: Path) -> Snapshot:
+    """Makes the stores of the first of the ``chosen`` snapshots below ``root``; a damaged one gives way to the next.
+
+    Raises as `consumers.snapshots.restoring.restore_all`, of a damaged one if it is the last.
+    """
+    from consumers.snapshots.errors import SnapshotError
+    from consumers.snapshots.restoring import restore_all
+
+    *others, (found, last) = chosen
+    for other, snapshot in others:
+        try:
+            restore_all(place, other, snapshot, root)
+        except SnapshotError as error:
+            if error.code not in ("snapshot_damaged", "snapshot_missing", "snapshot_differs"):
+                raise
+            log.warning(
+                "a snapshot is not used",
+                keyspace=snapshot.keyspace,
+                code=error.code,
+                reason=str(error),
+                hint=error.hint,
+            )
+            shutil.rmtree(root, ignore_errors=True)
+        else:
+            return snapshot
+    restore_all(place, found, last, root)
+    return last
 
 
 def base_directory(base: str | None, target: Path) -> Path | None:
@@ -143,11 +172,10 @@ def _beside(target: Path) -> Path:
 def base_stores(base: str | None, keyspace: str, kafka: KafkaCluster, target: Path, needed: Needed) -> Path | None:
     """Where the stores of ``base`` are, as `base_directory`. Those of a snapshot are made there.
 
-    Raises `SnapshotError` if there is no snapshot that can be continued.
+    Raises `SnapshotError` if there is no snapshot that can be continued, or all such are damaged.
     """
     from consumers.snapshots.errors import SnapshotError
     from consumers.snapshots.places import Place
-    from consumers.snapshots.restoring import restore_all
 
     beside = base_directory(base, target)
     if base is None or beside is None or not is_address(base):
@@ -156,11 +184,11 @@ def base_stores(base: str | None, keyspace: str, kafka: KafkaCluster, target: Pa
     if not target.exists():
         shutil.rmtree(beside, ignore_errors=True)  # of a run that never began, perhaps from another snapshot
     chosen, refused = farthest(place, keyspace, kafka, needed)
-    if chosen is None:
+    if not chosen:
         raise SnapshotError(
             f"no snapshot of {keyspace} at {place.uri} can be continued" + "".join(f"; {why}" for why in refused[:3]),
             hint="without --base it is folded from the topic's start",
             code="snapshot_missing",
         )
-    restore_all(place, *chosen, beside)
+    restore_first(place, chosen, beside)
     return beside

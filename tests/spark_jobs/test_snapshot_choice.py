@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from consumers.fold.state import FOLD_VERSION
+from consumers.snapshots.errors import SnapshotError
 from consumers.snapshots.finding import Found
 from consumers.snapshots.manifest import Snapshot, SnapshotFile, SnapshotPartition
 from consumers.snapshots.places import Place
@@ -57,11 +59,9 @@ def test_a_fold_begins_with_the_snapshot_that_is_farthest(monkeypatch: pytest.Mo
     place = Place(str(tmp_path))
     for end, name in ((99, "2026-01-03"), (55, "2026-01-01"), (45, "2026-01-02")):
         chosen, refused = farthest(place, "shop", KAFKA, Needed(ends={0: end}))
-        assert chosen is not None
-        assert (chosen[1].name, len(refused)) == (
-            name,
-            sum(each.snapshot.offsets[0] > end for each in made if each.snapshot),
-        )
+        assert chosen[0][1].name == name
+        assert len(refused) == sum(each.snapshot.offsets[0] > end for each in made if each.snapshot)
+        assert len(chosen) == len(made) - len(refused)
 
 
 @pytest.mark.parametrize(
@@ -87,12 +87,44 @@ def test_the_base_of_a_run_that_never_began_is_made_anew(
     if is_begun:
         target.mkdir()
     kept: list[bool] = []
-    monkeypatch.setattr("freshet.snapshots.farthest", lambda *_: ((found, found.snapshot), []))
+    monkeypatch.setattr("freshet.snapshots.farthest", lambda *_: ([(found, found.snapshot)], []))
     monkeypatch.setattr(
         "consumers.snapshots.restoring.restore_all", lambda *given: kept.append((given[-1] / "old").exists())
     )
     assert base_stores("file:///snapshots", "shop", KAFKA, target, Needed()) == tmp_path / ".out.base"
     assert kept == [is_begun]
+
+
+@pytest.mark.parametrize(
+    ("codes", "made"),
+    [
+        ([], "2026-01-03"),
+        (["snapshot_damaged", "snapshot_missing"], "2026-01-01"),
+        (["snapshot_damaged"] * 3, "snapshot_damaged"),
+        (["snapshot_unreachable"], "snapshot_unreachable"),
+    ],
+)
+def test_a_damaged_snapshot_gives_way_to_an_older_one(
+    codes: list[str], made: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It would end each rebuild of a topic that is cut, though an older one would do. Nothing of it is used."""
+    found = [snapshot(f"2026-01-0{number}", 10 * number) for number in (1, 2, 3)]
+    left = iter(codes)
+
+    def restore(_: Place, each: Found, __: Snapshot, root: Path) -> None:
+        assert not root.exists()
+        (root / each.name).mkdir(parents=True)
+        if (code := next(left, "")) != "":
+            raise SnapshotError("it can't be used", code=code)
+
+    monkeypatch.setattr("consumers.snapshots.finding.find_snapshots", lambda *_: found)
+    monkeypatch.setattr("consumers.snapshots.restoring.restore_all", restore)
+    with pytest.raises(SnapshotError) if "_" in made else nullcontext() as refused:
+        base_stores("file:///snapshots", "shop", KAFKA, tmp_path / "out", Needed())
+    if refused is not None:
+        assert refused.value.code == made
+    else:
+        assert [each.name for each in (tmp_path / ".out.base").iterdir()] == [made]
 
 
 @pytest.mark.parametrize(("end", "is_kept"), [(None, True), (6, True), (5, True), (4, False)])

@@ -260,6 +260,21 @@ def test_an_audit_does_not_begin_with_what_is_damaged(owners: Owners, filled: To
     assert (found.verdict.equal, found.since, bool(found.snapshot)) == (True, "", True)
 
 
+def test_an_audit_of_a_cut_topic_begins_with_an_older_snapshot_where_the_last_is_damaged(
+    owners: Owners, filled: TopicInMemory
+) -> None:
+    """The topic's start is gone, so without the older one no audit would end with a verdict any more."""
+    older = owners.snapshot(verified=True)
+    more(filled)
+    newer = owners.snapshot(verified=True)
+    for partition, offset in older.offsets.items():
+        filled.delete_before(partition, offset)
+    file = owners.place / "shop" / newer.name / newer.partitions[1].files[0].name
+    file.write_bytes(file.read_bytes()[:-1])
+    found = owners.audited()
+    assert (found.verdict.equal, found.since) == (True, older.name)
+
+
 def test_a_wrong_entry_is_told_with_what_made_it_and_is_in_no_snapshot(
     owners: Owners, capsys: pytest.CaptureFixture[str]
 ) -> None:
