@@ -9,9 +9,13 @@ Options: those of `CacheOptions` (else the environment's), and those of `ReadOpt
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
 from fsspec import AbstractFileSystem, filesystem
@@ -31,10 +35,13 @@ from serving.bytecache.shared.opening import cache_for
 
 T = TypeVar("T")
 
+_threads: ThreadPoolExecutor
 _CACHE: Final = [each.name for each in dataclasses.fields(CacheOptions)]
 _READ: Final = [each.name for each in dataclasses.fields(ReadOptions)]
 _FSSPEC: Final = ["asynchronous", "loop", "batch_size", "skip_instance_cache", "use_listings_cache",
                   "listings_expiry_time", "max_paths", "default_cache_type", "default_block_size"]  # fmt: skip
+THREADS: Final = 32
+"""For the coroutines of all file systems of a process."""
 
 
 class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc]
@@ -297,11 +304,22 @@ class _Named:
         return self._remote.fetch(self._path, ranges, timeout_s)
 
 
+def _own_threads() -> None:
+    """Threads for coroutines. Those of an event loop itself are the store's: it looks its host's name up in them."""
+    global _threads
+    _threads = ThreadPoolExecutor(THREADS, thread_name_prefix="freshet-bytes-call")
+
+
+_own_threads()
+os.register_at_fork(after_in_child=_own_threads)
+
+
 def _in_thread(name: str) -> Callable[..., Any]:
     """The coroutine of a method: it runs in a thread, so that an event loop is not held up."""
 
     async def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return await asyncio.to_thread(getattr(self, name), *args, **kwargs)
+        call = partial(contextvars.copy_context().run, getattr(self, name), *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(_threads, call)
 
     run.__name__ = run.__qualname__ = f"_{name}"
     return run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import signal
@@ -189,18 +188,6 @@ def test_many_ranges_of_many_files_are_read_in_order(counted: CountingFileSystem
     assert isinstance(answers[2], FileNotFoundError)
     with pytest.raises(FileNotFoundError):
         fs.cat_ranges(paths, 0, 1, on_error="raise")
-
-
-def test_coroutines_read_and_write_too(counted: CountingFileSystem, tmp_path: Path) -> None:
-    """The asynchronous interface gives the same bytes, many at a time."""
-    fs = FreshetFileSystem(fs=counted, asynchronous=True)
-
-    async def run() -> list[bytes]:
-        await asyncio.gather(*(fs._pipe_file(f"{tmp_path}/{i}", bytes([i]) * 1_000) for i in range(20)))
-        assert (await fs._info(f"{tmp_path}/3"))["size"] == 1_000
-        return list(await asyncio.gather(*(fs._cat_file(f"{tmp_path}/{i}", 1, 3) for i in range(20))))
-
-    assert asyncio.run(run()) == [bytes([i, i]) for i in range(20)]
 
 
 def test_what_is_written_through_it_is_read_at_once(counted: CountingFileSystem, tmp_path: Path) -> None:
