@@ -123,7 +123,7 @@ class Directory(DiskReads):
         if not keep_all:
             for number in [*self.names.by_number.keys() - self._numbers_in_use()]:
                 self.names.remove(self.names.by_number[number])
-            self.names.compact(lambda _: True)
+            self._shorten_names(self._names_quota())
         rotational = self.options.medium == "disk" or (self.options.medium == "auto" and is_rotational(self.place))
         self.writers = Writers(self._store, self._tend, 1 if rotational else SSD_WRITERS, self.options.write_buffer)
 
@@ -170,12 +170,10 @@ class Directory(DiskReads):
                     self._forget(known)
                 if self.options.keep_all:
                     return None
-                if self.names.length > self._names_quota() // 2:
-                    used = self._numbers_in_use()
-                    left = self.names.compact(lambda file: file.number in used)
-                    for shard in self.shards:  # what was stored of them meanwhile would have no name
-                        shard.forget_numbers(left)
-                if self.names.length > self._names_quota() - 64 * 1024:
+                share = self._names_quota()
+                if self.names.is_due(share):
+                    self._shorten_names(share)
+                if self.names.is_full(share):
                     return None
                 return self.names.add(path, version, size, scope)
             except OSError:
@@ -374,6 +372,12 @@ class Directory(DiskReads):
 
     def _scope_shares(self, shards: int) -> dict[str, int]:
         return {name: quota // shards for name, quota in self.options.scopes.items()}
+
+    def _shorten_names(self, share: int) -> None:
+        """As `Names.shorten`."""
+        left = self.names.shorten(share, self._numbers_in_use, lambda part: sum(s.evict(part) for s in self.shards))
+        for shard in self.shards:  # what was stored of them meanwhile would have no name
+            shard.forget_numbers(left)
 
     def _numbers_in_use(self) -> set[int]:
         return {key >> UNIT_BITS for shard in self.shards for key in list(shard.table)}

@@ -10,24 +10,31 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
+from time import monotonic
 from typing import Final
 
 import msgspec
 import xxhash
 
-from serving.bytecache.disk.layout import NONCE, file_seed
+from serving.bytecache.disk.layout import NONCE, TAG, file_seed
 from serving.bytecache.disk.seals import Key
 from serving.bytecache.disk.space import write_all
 
 _PREFIX: Final = Struct("<IQ")
 RECORD_BYTES_MAX: Final = 64 * 1024
 _CONTEXT: Final = b"freshet bytes name"
-COMPACT_ABOVE: Final = 256 * 1024
-"""The log is written anew when it has twice the bytes of what lives, and at least this many."""
+SAVED: Final = 1 / 8
+"""Of its share: the log is looked at each time that it grew by so much, and written anew where that saves as much."""
+CROWDED: Final = 3 / 4
+"""Of its share: where the names in use take more, entries leave until they take `ROOMY`."""
+ROOMY: Final = 5 / 8
+RETRY_S: Final = 30.0
+"""A log that is full is looked at again after this."""
+_SEALED: Final = NONCE + TAG
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +64,9 @@ class Names:
         self._next = secrets.randbits(62) + 1
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.length = self._load()
+        self._looked_at = -RETRY_S
+        self._due = 0
+        """The length from which on a look is due."""
 
     def close(self) -> None:
         """Closes the log."""
@@ -86,23 +96,59 @@ class Names:
             self._write([self._gone[-1]])
             self._gone.pop()
 
-    def compact(self, in_use: Callable[[CachedFile], bool]) -> set[int]:
-        """Writes the log anew with what is in use, if it is worth it; the numbers that left. Raises ``OSError``."""
-        records = {number: self._record(_fields(file)) for number, file in self.by_number.items() if in_use(file)}
-        if self.length < max(COMPACT_ABOVE, 2 * sum(map(len, records.values()))):
+    def is_due(self, share: int) -> bool:
+        """Whether to `shorten` the log, which may take ``share`` bytes."""
+        grown = self.length > share // 2 and self.length >= self._due
+        return grown or (self.is_full(share) and monotonic() - self._looked_at >= RETRY_S)
+
+    def is_full(self, share: int) -> bool:
+        """Whether no name goes in any more."""
+        return self.length > share - RECORD_BYTES_MAX
+
+    def shorten(self, share: int, in_use: Callable[[], set[int]], evict: Callable[[float], int]) -> set[int]:
+        """Writes the log anew without what is not ``in_use``, if it is worth it; the numbers that left.
+
+        ``evict``: this part of the entries leaves, where names have more than their share; returns how many.
+        Raises ``OSError``. Looks at every name and entry, so it is called only where it `is_due`.
+        """
+        self._looked_at, self._due = monotonic(), self.length + int(share * SAVED)
+        used = in_use()
+        while (wanted := self._bytes_of(used)) > share * CROWDED and evict(1 - share * ROOMY / wanted):
+            used = in_use()
+        if self.length - wanted < share * SAVED:
             return set()
-        left = self.by_number.keys() - records.keys()
+        left = self._write_anew(used)
+        self._due = self.length + int(share * SAVED)
+        return left
+
+    def _bytes_of(self, numbers: Container[int]) -> int:
+        more = _PREFIX.size + (_SEALED if self._keys else 0)
+        return sum(
+            len(msgspec.json.encode(_fields(file))) + more
+            for number, file in self.by_number.items()
+            if number in numbers
+        )
+
+    def _write_anew(self, used: Container[int]) -> set[int]:
+        kept = [self._record(_fields(file)) for number, file in self.by_number.items() if number in used]
+        place = self._path.with_suffix(".new")
+        fresh = os.open(place, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            write_all(fresh, b"".join(kept), 0)
+            os.replace(place, self._path)
+        except BaseException:
+            os.close(fresh)
+            place.unlink(missing_ok=True)
+            raise
+        os.close(self._file)
+        self._file, self.length = fresh, sum(map(len, kept))
+        self._gone.clear()
+        left = {number for number in self.by_number if number not in used}
         for number in left:
             gone = self.by_number.pop(number)
             gone.alive = False
-            self.by_path.pop(gone.path, None)
-        fresh = self._path.with_suffix(".new")
-        fresh.write_bytes(b"".join(records.values()))
-        os.replace(fresh, self._path)
-        os.close(self._file)
-        self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-        self.length = os.fstat(self._file).st_size
-        self._gone.clear()
+            if self.by_path.get(gone.path) is gone:
+                del self.by_path[gone.path]
         return left
 
     def _load(self) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import heapq
+import math
 import os
 import threading
 from collections.abc import Collection, Iterable, Mapping
@@ -275,6 +276,17 @@ class Shard:
         """As `forget_file` of each, without their sizes: looks at every entry."""
         with self._lock:
             self._release_all([key for key in self.table if key >> UNIT_BITS in numbers])
+
+    def evict(self, part: float) -> int:
+        """So much of what is here leaves, as it would for want of room; returns how many entries."""
+        with self._lock:
+            self._drain()
+            count = math.ceil(part * len(self.table))
+            for i in range(count):
+                if (victim := self._pools.evict()) is None:
+                    return i
+                self._evicted(*victim)
+            return count
 
     def resize(self, quota: int, deadline: float | None = None) -> bool:
         """Another bound, in bytes; what is too much leaves at once. False: not all of it did until ``deadline``."""
