@@ -52,6 +52,8 @@ from serving.bytecache.shared.protocol import (
 UNITS_TOLD_MAX = 20_000
 """Of a file, when it is entered; further ones are told as they are claimed."""
 WAIT_MAX_S = 600.0
+PAUSE_S = 0.1
+"""After a process could not be let in: no descriptor or memory was free, for example."""
 
 
 class Server:
@@ -62,6 +64,7 @@ class Server:
         self._links: set[socket.socket] = set()
         self._claimed: dict[tuple[int, int], tuple[Flight, socket.socket]] = {}
         self._reserved: dict[socket.socket, int] = {}
+        self._closing = threading.Event()
         (directory.place / SOCKET).unlink(missing_ok=True)  # of an owner that was killed: the lock is ours
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         at_socket(directory.place, "bind", self._listening)
@@ -70,6 +73,7 @@ class Server:
 
     def close(self) -> None:
         """Ends all connections: who was attached takes over, or attaches to who did."""
+        self._closing.set()
         (self._directory.place / SOCKET).unlink(missing_ok=True)
         for link in (self._listening, *self._links.copy()):
             with suppress(OSError):
@@ -82,13 +86,19 @@ class Server:
             link.close()
 
     def _accept(self) -> None:
-        while True:
+        while not self._closing.is_set():
             try:
                 link, _ = self._listening.accept()
             except OSError:
-                return
+                self._closing.wait(PAUSE_S)
+                continue
             self._links.add(link)
-            threading.Thread(target=self._serve, args=(link,), name="freshet-bytes-attached", daemon=True).start()
+            serving = threading.Thread(target=self._serve, args=(link,), name="freshet-bytes-attached", daemon=True)
+            try:
+                serving.start()
+            except RuntimeError:  # no thread can be had: it tries again
+                self._links.discard(link)
+                link.close()
 
     def _serve(self, link: socket.socket) -> None:
         try:
