@@ -82,15 +82,17 @@ class Directory(DiskReads):
         self._resizing = threading.Lock()
         self.reserved = 0
         self._low_at = -GROW_S
-        try:
-            self._open(read_keys(options.key_file))
-        except BaseException as error:
-            os.close(lock)
-            if isinstance(error, OSError) and not isinstance(error, ByteCacheError):
+        with ExitStack() as undo:
+            undo.callback(os.close, lock)
+            try:
+                self._open(read_keys(options.key_file), undo)
+            except ByteCacheError:
+                raise
+            except OSError as error:
                 raise ByteCacheError("bytes_dir_denied", f"cannot use {place}: {error.strerror}") from error
-            raise
+            undo.pop_all()
 
-    def _open(self, keys: Sequence[Key]) -> None:
+    def _open(self, keys: Sequence[Key], undo: ExitStack) -> None:
         keep_all = self.options.keep_all
         names = [] if keep_all else [key.name for key in keys]
         self.marker = prepared(self.place, names, self.options.shards, self.options.quota)
@@ -105,25 +107,22 @@ class Directory(DiskReads):
         by_index = {i + 1: key for i, name in enumerate(self.marker.keys) for key in keys if key.name == name}
         current = min(by_index, key=lambda index: by_index[index] is not keys[0], default=0)
         self.names = Names(self.place / "names.log", salt, keys)
-        self.shards = [
-            Shard(
-                self.place / str(i),
-                self.marker.slots,
-                Pools(self.options.policy, self._shard_quota(), self._scope_shares(shards)),
-                by_index,
-                salt,
-                self._shard_quota(),
-                current,
-            )
-            for i in range(shards)
-        ]
+        undo.callback(self.names.close)
+        self.shards: list[Shard] = []
+        for i in range(shards):
+            quota = self._shard_quota()
+            pools = Pools(self.options.policy, quota, self._scope_shares(shards))
+            shard = Shard(self.place / str(i), self.marker.slots, pools, by_index, salt, quota, current)
+            undo.callback(shard.close)
+            self.shards.append(shard)
         self._extents = [shard.extents for shard in self.shards]
         for shard in self.shards:
             shard.load(self.names.by_number, keep_all=keep_all)
         if not keep_all:
-            for number in [*self.names.by_number.keys() - self._numbers_in_use()]:
-                self.names.remove(self.names.by_number[number])
-            self._shorten_names(self._names_quota())
+            with suppress(OSError):  # a disk that is full: what the log has too much can stay
+                for number in [*self.names.by_number.keys() - self._numbers_in_use()]:
+                    self.names.remove(self.names.by_number[number])
+                self._shorten_names(self._names_quota())
         rotational = self.options.medium == "disk" or (self.options.medium == "auto" and is_rotational(self.place))
         self.writers = Writers(self._store, self._tend, 1 if rotational else SSD_WRITERS, self.options.write_buffer)
 

@@ -63,7 +63,11 @@ class Names:
         self._gone: list[int] = []
         self._next = secrets.randbits(62) + 1
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self.length = self._load()
+        try:
+            self.length = self._load()
+        except BaseException:
+            self.close()
+            raise
         self._looked_at = -RETRY_S
         self._due = 0
         """The length from which on a look is due."""

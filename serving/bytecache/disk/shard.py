@@ -111,9 +111,15 @@ class Shard:
         self._slots = slots
         self._key, self._keys, self._salt = key, dict(keys), salt
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # holes are punched into these
-        self._files = {name: os.open(place / name, flags, 0o600) for name in FILES}
-        self._heads_memory, self._heads = shared_memory("freshet-heads", slots << HEAD_BITS)
-        self._heat_memory, self._heat = shared_memory("freshet-heat", slots)
+        with ExitStack() as undo:
+            self._files = {}
+            for name in FILES:
+                self._files[name] = os.open(place / name, flags, 0o600)
+                undo.callback(os.close, self._files[name])
+            self._heads_memory, self._heads = shared_memory("freshet-heads", slots << HEAD_BITS)
+            undo.callback(os.close, self._heads_memory)
+            self._heat_memory, self._heat = shared_memory("freshet-heat", slots)
+            undo.pop_all()
         self._kept_heat = bytearray(slots)
         self.extents = Extents(self._heads, self._files["sums"], self._files["data"], self._keys, salt, self.settle)
         self.table = self.extents.table
@@ -148,7 +154,8 @@ class Shard:
             for file in (*self._files.values(), self._heads_memory, self._heat_memory):
                 os.close(file)
             for memory in (self._heads, self._heat):
-                memory.close()
+                with suppress(BufferError):  # a load that failed still looks at it
+                    memory.close()
 
     def after_fork(self) -> None:
         """In the child: another thread of the parent may have held the lock."""

@@ -61,7 +61,11 @@ def write_together(file: int, parts: Sequence[bytes | memoryview], at: int) -> N
 def shared_memory(name: str, length: int) -> tuple[int, mmap.mmap]:
     """Memory behind a file descriptor: (descriptor, mapping). It is left out of core dumps."""
     file = os.memfd_create(name, os.MFD_CLOEXEC)
-    os.ftruncate(file, length)
-    memory = mmap.mmap(file, length)
+    try:
+        os.ftruncate(file, length)
+        memory = mmap.mmap(file, length)
+    except OSError:
+        os.close(file)
+        raise
     memory.madvise(mmap.MADV_DONTDUMP)
     return file, memory

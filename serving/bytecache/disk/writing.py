@@ -66,12 +66,15 @@ class Writers:
         self._waiting: dict[tuple[int, int], tuple[CachedFile, memoryview]] = {}
         self._changed = threading.Condition()
         self._ended = False
-        self._threads = [
-            threading.Thread(target=self._run, args=(i == 0,), name="freshet-bytes-write", daemon=True)
-            for i in range(threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        for i in range(threads):
+            thread = threading.Thread(target=self._run, args=(i == 0,), name="freshet-bytes-write", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more can be had: those that run must not outlive the files
+                self.close()
+                raise
+            self._threads.append(thread)
 
     @property
     def threads(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
 import random
 import threading
@@ -9,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -189,3 +192,65 @@ def test_nobody_with_a_key_hands_over_to_an_owner_without(place: Path, monkeypat
             Joined(place, replace(OPTIONS, key_file=key_file))
         assert refused.value.code == "bytes_dir_in_use"
     owner.close()
+
+
+def descriptors() -> int:
+    """How many this process has open, without those that nobody refers to."""
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_directory_on_a_full_disk_is_opened(
+    store: DirectoryStore, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was entered before and never stored can't be taken down as gone: reads go on all the same."""
+    before = Joined(place, OPTIONS)
+    assert before.enter("entered", "v", 10, "") is not None
+    before.close()
+    monkeypatch.setattr("serving.bytecache.disk.names.write_all", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+    joined = Joined(place, OPTIONS)
+    cache = ByteCache([joined])
+    assert cache.read(cache.open(store, "a"), 0, MIB) == DATA
+    assert store.asked == []
+    assert joined.known("entered") is None
+    joined.close()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    ["names.Names._load", "shard.shared_memory", "space.mmap.mmap", "shard.kept_heads", "shard.Shard._make_room",
+     "directory.is_rotational"],
+)  # fmt: skip
+def test_an_opening_that_fails_leaves_no_descriptor(
+    store: DirectoryStore, place: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """Wherever it fails; each read may try again. Once the fault is over, the directory is read."""
+    open_before = descriptors()
+    with monkeypatch.context() as patch:
+        patch.setattr(f"serving.bytecache.disk.{broken}", Mock(side_effect=OSError(errno.EIO, "the disk")))
+        for _ in range(2):
+            with pytest.raises(ByteCacheError, match="the disk"):
+                Joined(place, OPTIONS)
+    assert descriptors() == open_before
+    joined = Joined(place, OPTIONS)
+    cache = ByteCache([joined])
+    assert cache.read(cache.open(store, "a"), 0, MIB) == DATA
+    assert store.asked == []
+    joined.close()
+
+
+def test_writers_that_get_too_few_threads_leave_none(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that went on would write into files that are closed, or into others by then."""
+    start, left = threading.Thread.start, iter([True] * 2)
+
+    def few(thread: threading.Thread) -> None:
+        if thread.name == "freshet-bytes-write" and not next(left, False):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", few)
+    open_before = descriptors()
+    with pytest.raises(RuntimeError):
+        Joined(place, replace(OPTIONS, medium="ssd"))
+    assert not [each for each in threading.enumerate() if each.name == "freshet-bytes-write"]
+    assert descriptors() == open_before
