@@ -19,7 +19,7 @@ from serving.bytecache.policy.admission import Admission, Everything
 from serving.bytecache.policy.locality import SPLIT_BITS, ranked
 from serving.bytecache.policy.pools import Value
 from serving.bytecache.reading.files import OpenFile
-from serving.bytecache.reading.flights import Flight
+from serving.bytecache.reading.flights import Flight, Flights
 from serving.bytecache.reading.footers import footer_start
 from serving.bytecache.reading.plan import requests, with_gaps
 
@@ -27,6 +27,8 @@ SHORT_READS: Final = 2
 """How often a store may return too little, one after the other."""
 ELSEWHERE_MAX: Final = 3
 """How often a block is waited for that another process fetches, before it is fetched here as well."""
+ELSEWHERE_SHARE: Final = 0.5
+"""Of a read's deadline: how long it waits, all in all, for other processes. One that was stopped never ends."""
 
 Blocks = dict[int, bytes | memoryview]
 
@@ -57,14 +59,16 @@ class Fetch:
     def __init__(self, file: OpenFile, rules: FetchRules) -> None:
         self._file, self._rules = file, rules
         self._tallies = (file.tallies.mine(), file.tally)
-        self._deadline = time.monotonic() + file.options.deadline_s
+        began = time.monotonic()
+        self._deadline = began + file.options.deadline_s
+        self._alone_at = began + file.options.deadline_s * ELSEWHERE_SHARE
 
     def run(self, missing: Sequence[int]) -> Blocks:
         """All ``missing`` blocks (ascending), from whoever fetches them. Raises what that one's fetch raised."""
         found: Blocks = {}
         attempt = 0
         while left := [block for block in missing if block not in found]:
-            found |= self._once(left, alone=attempt >= ELSEWHERE_MAX)
+            found |= self._once(left, alone=attempt >= ELSEWHERE_MAX or not self._waits_s())
             attempt += 1
         return found
 
@@ -101,12 +105,12 @@ class Fetch:
             raise
         waited = {id(each): each for block, each in others.items() if block in blocks}
         for each in waited.values():
-            self._wait(each)
+            self._wait(each, flights)
             found |= each.data
         for tally in self._tallies:
             tally.waited_blocks += len(others)
         if elsewhere:
-            place.wait(entry, elsewhere, self._left_s())
+            place.wait(entry, elsewhere, self._waits_s())
         self._take_stored(blocks, found)
         return found
 
@@ -176,8 +180,10 @@ class Fetch:
             if block not in found and (data := place.block(entry, block)) is not None:
                 found[block] = data
 
-    def _wait(self, flight: Flight) -> None:
+    def _wait(self, flight: Flight, flights: Flights) -> None:
         """Raises the error of who fetched, or ``TimeoutError``."""
+        if flight.elsewhere and not flight.landed.wait(self._waits_s()):
+            flights.end(flight)  # all who wait for it look again: one of them fetches
         if not flight.landed.wait(self._left_s()):
             raise TimeoutError(f"{self._file.path}: another reader still fetches it")
         if flight.error is not None:
@@ -186,6 +192,10 @@ class Fetch:
     def _left_s(self) -> float:
         """How long this read may still take."""
         return max(0.0, self._deadline - time.monotonic())
+
+    def _waits_s(self) -> float:
+        """How long it may still wait for other processes."""
+        return max(0.0, self._alone_at - time.monotonic())
 
     def _check_version(self) -> None:
         """Raises `ByteCacheError` ``file_changed`` if the store has another version by now."""

@@ -15,12 +15,16 @@ Key = tuple[object, int]
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """Blocks that one reader fetches together. ``landed`` is set at its end, in every case."""
+    """Blocks that one reader fetches together. ``landed`` is set at its end, in every case.
+
+    ``elsewhere``: by another process, which may stand still.
+    """
 
     keys: list[Key]
     landed: threading.Event = field(default_factory=threading.Event)
     data: Mapping[int, memoryview] = field(default_factory=dict)
     error: Exception | None = None
+    elsewhere: bool = False
 
 
 class Flights:
@@ -30,7 +34,9 @@ class Flights:
         self._under_way: dict[Key, Flight] = {}
         self._lock = threading.Lock()
 
-    def claim(self, file: object, blocks: Iterable[int]) -> tuple[Flight, list[int], dict[int, Flight]]:
+    def claim(
+        self, file: object, blocks: Iterable[int], *, elsewhere: bool = False
+    ) -> tuple[Flight, list[int], dict[int, Flight]]:
         """(a flight of one's own, its blocks, those that others fetch). Its own must be ended by `end`."""
         own, others = [], {}
         with self._lock:
@@ -40,6 +46,7 @@ class Flights:
                 else:
                     own.append(block)
             flight = Flight([(file, block) for block in own])
+            flight.elsewhere = elsewhere
             self._under_way.update(dict.fromkeys(flight.keys, flight))
         return flight, own, others
 

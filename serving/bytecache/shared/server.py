@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from time import monotonic
 
 from serving.bytecache.disk.directory import Directory
 from serving.bytecache.disk.health import Times
@@ -183,7 +184,7 @@ class Server:
         claimed = []
         file = self._directory.names.by_number.get(number)
         for block in blocks:
-            flight, own, _ = self._flights.claim(number, [block])
+            flight, own, _ = self._flights.claim(number, [block], elsewhere=True)
             if not own:
                 continue
             if file is not None and self._directory.block(file, block) is not None:
@@ -201,11 +202,12 @@ class Server:
                 self._flights.end(flight)
 
     def _wait(self, number: int, blocks: list[int], timeout_s: float) -> None:
+        deadline = monotonic() + timeout_s
         for block in blocks:
             flight = self._flights.under_way(number, block)
-            if flight is not None and not flight.landed.wait(timeout_s):
+            if flight is not None and not flight.landed.wait(deadline - monotonic()):
                 return
-        self._directory.writers.stored(number, blocks, timeout_s)
+        self._directory.writers.stored(number, blocks, deadline - monotonic())
 
 
 def _units(blocks: Iterable[int]) -> list[int]:

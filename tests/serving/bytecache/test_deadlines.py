@@ -6,6 +6,7 @@ import asyncio
 import random
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,15 @@ from typing import Any
 import pytest
 from fsspec.asyn import AsyncFileSystem
 
+from serving.bytecache.disk.directory import DirectoryOptions
 from serving.bytecache.filesystem.filesystem import FreshetFileSystem
+from serving.bytecache.reading.cache import ByteCache
+from serving.bytecache.reading.files import ReadOptions
+from serving.bytecache.shared.attached import Attached
+from serving.bytecache.shared.joined import Joined
 from serving.bytecache.shared.opening import close_caches
 from tests.patience import PATIENCE_S
+from tests.serving.bytecache.stores import DirectoryStore
 
 MIB = 1 << 20
 DATA = random.Random(5).randbytes(MIB)
@@ -70,3 +77,45 @@ def test_a_read_ends_at_its_deadline_and_who_waits_has_another(tmp_path: Path) -
         fs.cache.read(hasty, MIB - 1, MIB)
     assert store.asked == 2
     close_caches()
+
+
+@pytest.fixture
+def claimed(store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Joined]:
+    """The owner of a directory. A process that stands still fetches the only file there is, and never ends."""
+    monkeypatch.setattr("serving.bytecache.reading.fetching.ELSEWHERE_SHARE", 0.02, raising=False)
+    store.put("a", DATA)
+    fetch = store.fetch
+
+    def in_time(path: str, ranges: Sequence[tuple[int, int]], timeout_s: float = PATIENCE_S) -> Sequence[bytes]:
+        if timeout_s <= 0:
+            raise TimeoutError
+        return fetch(path, ranges)
+
+    monkeypatch.setattr(store, "fetch", in_time)
+    options = DirectoryOptions(quota=64 * MIB)
+    owner, stopped = Joined(tmp_path / "cache", options), Joined(tmp_path / "cache", options)
+    file = ByteCache([stopped]).open(store, "a").entry
+    assert file is not None
+    assert list(stopped.claim(file, range(16))) == list(range(16))
+    yield owner
+    stopped.close()
+    owner.close()
+
+
+def test_readers_of_the_owner_fetch_what_a_stopped_process_fetches(store: DirectoryStore, claimed: Joined) -> None:
+    """They wait for a part of their deadline only; then one of them fetches for all."""
+    cache = ByteCache([claimed])
+    file = cache.open(store, "a", ReadOptions(deadline_s=10.0))
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda _: cache.read(file, 0, MIB), range(4))) == [DATA] * 4
+    assert store.bytes_asked == MIB
+
+
+def test_an_attached_reader_fetches_what_a_stopped_process_fetches(store: DirectoryStore, claimed: Joined) -> None:
+    """It waits for a part of its deadline only; what it fetched is everybody's."""
+    other = Attached(Path(claimed.name), (), 64 * MIB)
+    for cache in (ByteCache([other]), ByteCache([claimed])):
+        assert cache.read(cache.open(store, "a", ReadOptions(deadline_s=10.0)), 0, MIB) == DATA
+        assert other.writers.flush(PATIENCE_S)
+    assert store.bytes_asked == MIB
+    other.close()
