@@ -15,7 +15,7 @@ from typing import Final
 from serving.bytecache.disk.extents import DamagedBlockError
 from serving.bytecache.disk.layout import BLOCK, BLOCKS, EXTENT, UNIT_BITS
 from serving.bytecache.disk.marker import LOCK, claim, prepared
-from serving.bytecache.disk.names import CachedFile, Names
+from serving.bytecache.disk.names import CachedFile, Names, is_text
 from serving.bytecache.disk.reads import DiskReads
 from serving.bytecache.disk.seals import Key, read_keys
 from serving.bytecache.disk.shard import GROW_S, Shard, step
@@ -158,7 +158,7 @@ class Directory(DiskReads):
 
     def enter(self, path: str, version: str, size: int, scope: str = "") -> CachedFile | None:
         """The file version, which is now the current one of its path: others are forgotten. None: can't be cached."""
-        if not version or size < 0 or self.forked or not self.health.usable(monotonic()):
+        if not version or size < 0 or self.forked or not is_text(path) or not self.health.usable(monotonic()):
             return None
         with self._lock:
             known = self.names.by_path.get(path)

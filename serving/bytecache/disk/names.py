@@ -196,6 +196,15 @@ class Names:
         return _PREFIX.pack(len(payload), xxhash.xxh3_64_intdigest(payload)) + payload
 
 
+def is_text(path: str) -> bool:
+    """False for the name of a local file that is not UTF-8: neither the log takes it nor a message."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def records(text: bytes) -> Iterable[tuple[int, bytes]]:
     """(where it ends, payload) of each whole record, up to the first one that is not."""
     at = 0

@@ -26,7 +26,8 @@ def splits_of(size: int) -> range:
 
 def ranked(hosts: Sequence[str], path: str, split: int) -> list[str]:
     """All hosts, the one that shall read the split first. Paths are whole: files are often called alike."""
-    return sorted(hosts, key=lambda host: (xxhash.xxh3_64_intdigest(f"{host}\0{split}\0{path}".encode()), host))
+    name = path.encode(errors="surrogatepass")  # of a local file it may be no text
+    return sorted(hosts, key=lambda host: (xxhash.xxh3_64_intdigest(f"{host}\0{split}\0".encode() + name), host))
 
 
 def choose(hosts: Sequence[str], path: str, split: int, loads: Mapping[str, float], away: Collection[str] = ()) -> str:

@@ -70,7 +70,8 @@ class ByteCache:
         """The directory that keeps a path: rendezvous hashing, so that others keep theirs when one is gone."""
         if len(self.places) <= 1:
             return self.places[0] if self.places else None
-        return max(self.places, key=lambda place: xxhash.xxh3_64_intdigest(f"{place.name}\0{path}".encode()))
+        name = path.encode(errors="surrogatepass")
+        return max(self.places, key=lambda place: xxhash.xxh3_64_intdigest(f"{place.name}\0".encode() + name))
 
     def read(self, file: OpenFile, start: int, end: int) -> bytes:
         """The bytes from ``start`` to ``end``, cut at the file's end.

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from serving.bytecache.disk.extents import DamagedBlockError, Extents
 from serving.bytecache.disk.layout import BLOCK, HEAD_BITS, UNIT_BITS, file_seed
-from serving.bytecache.disk.names import CachedFile
+from serving.bytecache.disk.names import CachedFile, is_text
 from serving.bytecache.disk.reads import DiskReads
 from serving.bytecache.disk.seals import Key
 from serving.bytecache.disk.writing import Write, Writers, by_extent
@@ -139,11 +139,13 @@ class Attached(DiskReads):
 
     def enter(self, path: str, version: str, size: int, scope: str) -> CachedFile | None:
         """As `Directory.enter`."""
+        if not is_text(path):
+            return None
         return self._file(path, self._call(Enter(path, version, size, scope), Entered), scope)
 
     def known(self, path: str) -> CachedFile | None:
         """As `Place.known`."""
-        return self._file(path, self._call(Known(path), Entered), "")
+        return self._file(path, self._call(Known(path), Entered), "") if is_text(path) else None
 
     def block(self, file: CachedFile, block: int) -> bytes | memoryview | None:
         """One whole block, stored or still waiting to be."""
@@ -179,7 +181,7 @@ class Attached(DiskReads):
     def forget(self, path: str, *, prefix: bool) -> int:
         """As `Place.forget`."""
         self.writers.forget(lambda each: each.path.startswith(path) if prefix else each.path == path)
-        return self._call(Forget(path, prefix), Done).counts[0]
+        return self._call(Forget(path, prefix), Done).counts[0] if is_text(path) else 0
 
     # For commands.
 

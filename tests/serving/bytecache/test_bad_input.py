@@ -18,7 +18,10 @@ from serving.bytecache.disk import extents, reads, space
 from serving.bytecache.disk.directory import Directory, DirectoryOptions
 from serving.bytecache.disk.layout import BLOCK
 from serving.bytecache.errors import ByteCacheError
+from serving.bytecache.policy.locality import ranked
 from serving.bytecache.policy.pools import Value
+from serving.bytecache.reading.cache import ByteCache
+from serving.bytecache.reading.fetching import FetchRules
 from serving.bytecache.reading.files import ReadOptions
 from serving.bytecache.reading.source import Identity
 from serving.bytecache.shared.attached import Attached
@@ -277,3 +280,27 @@ def test_a_key_file_that_is_gone_is_told(tmp_path: Path) -> None:
     again = open_directory(tmp_path / "cache", key_file=str(tmp_path / "key"))
     assert again.read(kept(again), 0, 10) == b"a" * 10
     again.close()
+
+
+@pytest.mark.parametrize("immutable", [False, True])
+def test_a_file_whose_name_is_no_text_is_read_past_the_cache(
+    store: DirectoryStore, tmp_path: Path, immutable: bool
+) -> None:
+    """Local files may have any bytes as their name: neither the log takes it nor an owner, and no reader is told."""
+    name = os.fsdecode(b"caf\xe9")
+    store.put(name, b"bytes")
+    owners = [Joined(tmp_path / each, OPTIONS) for each in ("one", "two")]
+    attached = [Attached(tmp_path / each, (), MIB) for each in ("one", "two")]
+    for places in (owners[:1], owners, attached[:1], attached):
+        cache = ByteCache(places, FetchRules(hosts=("a", "b"), host="a"))
+        for _ in range(2):
+            store.asked.clear()
+            file = cache.open(store, name, ReadOptions(immutable=immutable))
+            assert cache.read(file, 1, 3) == b"yt"
+            assert store.asked == [(name, 1, 3)]
+        assert cache.forget(name) == 0
+    assert ranked(("a", "b"), name, 0)
+    for reader in attached:
+        reader.close()
+    for owner in owners:
+        owner.close()
