@@ -43,8 +43,7 @@ def list_files(bytes_dirs: Dirs = None, bytes_free_share: FreeShare = None, as_j
     """List the cached files: how much of each is here, and of which version."""
     with _places(bytes_dirs, bytes_free_share) as places:
         for place in places:
-            described = place.describe(files=True)
-            for line in described.files if described is not None else ():
+            for line in place.described(files=True).files:
                 if as_json:
                     typer.echo(msgspec.json.encode(line).decode())
                 else:
@@ -56,7 +55,8 @@ def list_files(bytes_dirs: Dirs = None, bytes_free_share: FreeShare = None, as_j
 def usage(bytes_dirs: Dirs = None, bytes_free_share: FreeShare = None, as_json: AsJson = False) -> None:
     """Show each directory: its owner, its quota, what it takes on disk, and what happened since it was opened."""
     with _places(bytes_dirs, bytes_free_share) as places:
-        for described in filter(None, (place.describe(files=False) for place in places)):
+        for place in places:
+            described = place.described(files=False)
             if as_json:
                 typer.echo(msgspec.json.encode(described).decode())
                 continue

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,7 +17,9 @@ from serving.bytecache.disk.directory import DirectoryOptions
 from serving.bytecache.policy.pools import Value
 from serving.bytecache.reading.source import Identity
 from serving.bytecache.reading.trace import Trace
+from serving.bytecache.shared.attached import Attached
 from serving.bytecache.shared.joined import Joined
+from serving.bytecache.shared.protocol import MESSAGE_BYTES_MAX, OwnerGoneError
 from tests.serving.bytecache.stores import MIB, allocated_bytes, open_directory
 
 FILES = {"s3://lake/a/1": 300_000, "s3://lake/a/2": 70_000, "s3://lake/b/1\nx": 10}
@@ -79,6 +82,32 @@ def test_ls_and_du_tell_what_is_here(run: Run, place: Path, owner: str, capsys: 
     assert len(shown.splitlines()) == 3, "a line break in a name starts no line"
     assert cli.run(["bytes", "du"]) == 0
     assert f"{place}  owner" in capsys.readouterr().out
+
+
+def test_ls_tells_all_files_beside_an_owner_of_many(run: Run, tmp_path: Path) -> None:
+    """However long their names are together: no message between processes is as long."""
+    owner = Joined(tmp_path / "many", DirectoryOptions(quota=2_048 * MIB, shards=1))
+    assert owner.directory is not None
+    paths = {f"{i}{'/long' * 12_000}" for i in range(301)}
+    assert sum(map(len, paths)) > MESSAGE_BYTES_MAX
+    for path in paths:
+        file = owner.directory.enter(path, "v1", 10)
+        assert file is not None
+        owner.directory.store(file, 0, memoryview(bytes(10)), Value.NORMAL, 0)
+    assert {line["path"] for line in run("ls", "--bytes-dirs", f"{tmp_path}/many:2GiB")} == paths
+    owner.close()
+
+
+@pytest.mark.parametrize("command", [["ls"], ["du"]])
+def test_who_looks_is_told_that_the_owner_does_not_answer(
+    command: list[str], place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is an error, and not an empty directory."""
+    owner = Joined(place, DirectoryOptions(quota=32 * MIB))
+    monkeypatch.setattr(Attached, "describe", Mock(side_effect=OwnerGoneError("stopped")))
+    assert cli.run(["bytes", *command]) == 1
+    assert "bytes_dir_in_use" in capsys.readouterr().err
+    owner.close()
 
 
 def test_drop_forgets_a_file_or_all_that_begin_so(run: Run, place: Path, owner: str) -> None:

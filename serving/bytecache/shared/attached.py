@@ -32,9 +32,11 @@ from serving.bytecache.shared.protocol import (
     Done,
     Enter,
     Entered,
+    FileLines,
     Forget,
     Hello,
     Known,
+    ListFiles,
     Located,
     OwnerGoneError,
     Release,
@@ -187,7 +189,16 @@ class Attached(DiskReads):
 
     def describe(self, *, files: bool) -> Described:
         """As `serving.bytecache.shared.server.describe`."""
-        return self._call(Describe(files), Described)
+        found = self._call(Describe(files=False), Described)
+        if files:
+            link, _, shared = self._connect()
+            _close(shared)
+            part = self._ask(link, ListFiles(), FileLines).files
+            while part:
+                found.files += part
+                part = self._ask(link, None, FileLines).files
+            self._end(link)
+        return found
 
     def verify(self) -> tuple[int, int]:
         """As `Directory.verify`."""
@@ -280,16 +291,17 @@ class Attached(DiskReads):
     def _ask(
         self,
         link: socket.socket,
-        request: Request,
+        request: Request | None,
         kind: type[R],
         data: memoryview | None = None,
         *,
         extra_s: float = 0,
     ) -> R:
-        """Closes ``link`` and raises `OwnerGoneError` if that was in vain."""
+        """``request``: None: more of the answer. Closes ``link`` and raises `OwnerGoneError` if that was in vain."""
         try:
             link.settimeout(ANSWER_S + extra_s)
-            send(link, request, data)
+            if request is not None:
+                send(link, request, data)
             answer = decode_reply(receive(link))
             if not isinstance(answer, kind):
                 raise OwnerGoneError(f"{type(answer).__name__} is no answer to {type(request).__name__}")

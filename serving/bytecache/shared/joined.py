@@ -156,18 +156,11 @@ class Joined:
 
     def describe(self, *, files: bool) -> Described | None:
         """As `serving.bytecache.shared.server.describe`; None while no owner answers."""
+        return self._call(lambda inner: _described(inner, files=files), None, waits=True)
 
-        def ask(inner: Owned | Attached) -> Described:
-            if isinstance(inner, Owned):
-                found, reads = describe(inner.directory, files=files), inner.directory.reads
-            else:
-                found, reads = inner.describe(files=files), inner.reads
-                found.counts["dropped"] += inner.writers.counts.dropped
-                found.counts["dropped_bytes"] += inner.writers.counts.dropped_bytes
-            found.times["read"] = Took(list(reads.counts), reads.seconds)
-            return found
-
-        return self._call(ask, None, waits=True)
+    def described(self, *, files: bool) -> Described:
+        """As `describe`. Raises `ByteCacheError` ``bytes_dir_in_use``."""
+        return self._answered(lambda inner: _described(inner, files=files))
 
     def verify(self) -> tuple[int, int]:
         """As `Directory.verify`. Raises `ByteCacheError` ``bytes_dir_in_use``."""
@@ -319,3 +312,14 @@ class Joined:
                 self._reserved[mark] = wanted, held
             elif held is not None:  # given back meanwhile
                 held()
+
+
+def _described(inner: Owned | Attached, *, files: bool) -> Described:
+    if isinstance(inner, Owned):
+        found, reads = describe(inner.directory, files=files), inner.directory.reads
+    else:
+        found, reads = inner.describe(files=files), inner.reads
+        found.counts["dropped"] += inner.writers.counts.dropped
+        found.counts["dropped_bytes"] += inner.writers.counts.dropped_bytes
+    found.times["read"] = Took(list(reads.counts), reads.seconds)
+    return found

@@ -82,6 +82,10 @@ class Describe(msgspec.Struct, tag=True):
     files: bool
 
 
+class ListFiles(msgspec.Struct, tag=True):
+    """Each cached file: as many `FileLines` as it takes, the last one empty. An older owner ends the connection."""
+
+
 class Verify(msgspec.Struct, tag=True):
     pass
 
@@ -96,7 +100,22 @@ class Reserve(msgspec.Struct, tag=True):
     wanted: int
 
 
-Request = Hello | Enter | Known | Claim | Release | Wait | Store | Check | Forget | Describe | Verify | Resize | Reserve
+Request = (
+    Hello
+    | Enter
+    | Known
+    | Claim
+    | Release
+    | Wait
+    | Store
+    | Check
+    | Forget
+    | Describe
+    | ListFiles
+    | Verify
+    | Resize
+    | Reserve
+)
 
 
 class Welcome(msgspec.Struct, tag=True):
@@ -140,6 +159,12 @@ class FileLine(msgspec.Struct, omit_defaults=True):
     scope: str = ""
 
 
+class FileLines(msgspec.Struct, tag=True):
+    """Some of the cached files; none: those were all."""
+
+    files: list[FileLine]
+
+
 class Took(msgspec.Struct):
     """As `serving.bytecache.disk.health.Times`."""
 
@@ -164,7 +189,7 @@ class Described(msgspec.Struct, tag=True):
     times: dict[str, Took] = {}
 
 
-Reply = Welcome | Entered | Located | Done | Described
+Reply = Welcome | Entered | Located | Done | Described | FileLines
 
 _encoder = msgspec.msgpack.Encoder()
 _requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

@@ -28,9 +28,11 @@ from serving.bytecache.shared.protocol import (
     Enter,
     Entered,
     FileLine,
+    FileLines,
     Forget,
     Hello,
     Known,
+    ListFiles,
     Located,
     OwnerGoneError,
     Release,
@@ -55,6 +57,8 @@ UNITS_TOLD_MAX = 20_000
 WAIT_MAX_S = 600.0
 PAUSE_S = 0.1
 """After a process could not be let in: no descriptor or memory was free, for example."""
+LINES_TOLD = 100
+"""Files in a message: names have 64 KiB at most."""
 
 
 class Server:
@@ -156,6 +160,11 @@ class Server:
                 return Done([directory.forget(directory.matching(path, prefix=prefix))])
             case Describe(files):
                 return describe(directory, files=files)
+            case ListFiles():
+                lines = file_lines(directory)
+                for i in range(0, len(lines), LINES_TOLD):
+                    send(link, FileLines(lines[i : i + LINES_TOLD]))
+                return FileLines([])
             case Verify():
                 return Done(list(directory.verify()))
             case Resize(quota):
@@ -214,6 +223,15 @@ def _units(blocks: Iterable[int]) -> list[int]:
     return [unit for extent in sorted({block // BLOCKS for block in blocks}) for unit in (extent * 2, extent * 2 + 1)]
 
 
+def file_lines(directory: Directory) -> list[FileLine]:
+    """Each file of which something is here."""
+    return [
+        FileLine(file.path, file.version, file.size, min(file.size, blocks * BLOCK), file.scope)
+        for file, _, blocks in directory.entries()
+        if blocks
+    ]
+
+
 def describe(directory: Directory, *, files: bool) -> Described:
     """What a directory holds, and what happened in it since it was opened."""
     counts: dict[str, int] = {
@@ -228,11 +246,7 @@ def describe(directory: Directory, *, files: bool) -> Described:
             counts[name] = counts.get(name, 0) + count
         for name, cost in shard.costs().items():
             pools[name] = pools.get(name, 0) + cost
-    lines = [
-        FileLine(file.path, file.version, file.size, min(file.size, blocks * BLOCK), file.scope)
-        for file, _, blocks in (directory.entries() if files else ())
-        if blocks
-    ]
+    lines = file_lines(directory) if files else []
     entries = sum(len(shard.table) for shard in directory.shards)
     writes, evictions = Times(), Times()
     for shard in directory.shards:
