@@ -56,6 +56,8 @@ GROW_S: Final = 30.0
 """After this a full disk is tried again."""
 FIXED_BYTES: Final = 4 * PAGE
 """What the files of an empty shard take, at most."""
+SLOTS_KEPT: Final = 64
+"""So many free slots above the last one in use keep their room, at least."""
 SLOT_OVERHEAD: Final = HEAD_BYTES + SUMS_BYTES + 1
 
 
@@ -126,6 +128,7 @@ class Shard:
         self._free: list[int] = []
         self._high = 0
         self._sequence = 0
+        self._only_looks = False
         self.write_s = 0.0
         self._full_at = -GROW_S
         self._lock = threading.Lock()
@@ -163,6 +166,7 @@ class Shard:
 
     def load(self, names: Mapping[int, CachedFile], *, keep_all: bool) -> None:
         """Reads the heads. Drops what can't be used, then what is too much; ``keep_all``: not from disk."""
+        self._only_looks = keep_all
         with self._lock:
             size = min(os.fstat(self._files["heads"]).st_size, self._slots << HEAD_BITS) // HEAD_BYTES
             with memoryview(self._heads) as memory, memory[: size << HEAD_BITS] as stored:
@@ -181,6 +185,7 @@ class Shard:
                     self._punch(slot)
                 clear_unused(self._files["data"], self._free, self._high)
                 clear_missing(self._files["data"], map(self._extent, self.table.values()), self._pools.cost)
+                self._cut()
                 self._make_room(0)
 
     def _restore(self, found: KeptHeads) -> None:
@@ -323,6 +328,7 @@ class Shard:
             self._drain_others()
             for key in self._expired():
                 self._release(key)
+            self._lower()
             self._keep_heat()
 
     # Inside: the lock is held.
@@ -357,6 +363,25 @@ class Shard:
             return heapq.heappop(self._free)
         self._high += 1
         return self._high - 1
+
+    def _lower(self) -> None:
+        """Gives room back that free slots above the last one in use take, if they are many. Raises ``OSError``."""
+        few = max(SLOTS_KEPT, self._high // 8)
+        if self._only_looks or len(self._free) < few:
+            return
+        high = self._high
+        while high and self._heads[high - 1 << HEAD_BITS : high << HEAD_BITS] == EMPTY_HEAD:
+            high -= 1
+        if self._high - high >= few:
+            self._high = high
+            self._free = [slot for slot in self._free if slot < high]
+            heapq.heapify(self._free)
+            self._cut()
+
+    def _cut(self) -> None:
+        """Ends the files behind the last slot in use, or free below it. Raises ``OSError``."""
+        for name, length in (("heads", HEAD_BYTES), ("sums", SUMS_BYTES), ("heat", 1)):
+            os.truncate(self._files[name], self._high * length)
 
     def _make_room(self, cost: int, pool: tuple[Value, str] | None = None, *, deadline: float | None = None) -> bool:
         """Whether ``cost`` more bytes, and a slot, fit; evicts until they do, or until ``deadline``."""
