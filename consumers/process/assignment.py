@@ -65,6 +65,15 @@ def place_of(partition: Partition) -> TopicPartition:
     return TopicPartition(partition.topic.name, partition.number, offset, leader_epoch=partition.leader_epoch)
 
 
+def _unassign(consumer: Consumer, places: list[TopicPartition]) -> None:
+    """Reads ``places`` no more, and has none of them paused: for librdkafka a pause outlives the assignment.
+
+    To end it after the next one would be too late: that could lose the offset (librdkafka's issue 2190).
+    """
+    consumer.resume(places)
+    consumer.incremental_unassign(places)
+
+
 BURY_S: Final = 2.0
 """How long a partition that is given up waits for its dead letters."""
 
@@ -151,22 +160,20 @@ class Assignment:
             partition.leaving = can_go_on and not self._kafka_output.is_succeeded(partition)
         self.release([each for each in owned if not each.leaving])
         staying = {(each.topic.name, each.number) for each in owned if each.leaving}
-        consumer.incremental_unassign(
-            [each for each in self._read(places) if (each.topic, each.partition) not in staying]
-        )
+        _unassign(consumer, [each for each in self._read(places) if (each.topic, each.partition) not in staying])
 
     def end_hand_overs(self, consumer: Consumer) -> None:
         """Releases the partitions that the group took away, and for which another owner is announced now."""
         done = [each for each in self._ownership if each.leaving and self._kafka_output.is_succeeded(each)]
         if done:
             self.release(done)
-            consumer.incremental_unassign([TopicPartition(each.topic.name, each.number) for each in done])
+            _unassign(consumer, [TopicPartition(each.topic.name, each.number) for each in done])
 
     def _on_lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         """The group membership expired, usually because no broker answers. Reads go on: each proves its freshness."""
         for partition in self._owned(places):
             partition.lost = True
-        consumer.incremental_unassign(self._read(places))
+        _unassign(consumer, self._read(places))
 
     def _read(self, places: list[TopicPartition]) -> list[TopicPartition]:
         """Those that are read. The others wait for their stores no longer: whoever is given them does."""
@@ -209,7 +216,7 @@ class Assignment:
         if kept is not None:
             self.release([kept])
             if kept.leaving:
-                consumer.incremental_unassign([TopicPartition(topic_name, number)])
+                _unassign(consumer, [TopicPartition(topic_name, number)])
         bounds = consumer.get_watermark_offsets(TopicPartition(topic_name, number), timeout=REQUEST_TIMEOUT_S)
         share = self.overlay_bytes // topic.partitions
         hot = {table: most // topic.partitions for table, most in self.hot.get(keyspace, {}).items()}

@@ -95,7 +95,8 @@ class Pauses:
             self._hold(partition, WRONG_LAYOUT)
 
     def _hold(self, partition: Partition, state: str) -> None:
-        if not partition.is_paused:
+        """What is lost is not read: librdkafka would pause the next assignment of it."""
+        if not (partition.is_paused or partition.lost):
             self.consumer.pause([TopicPartition(partition.topic.name, partition.number)])
         partition.state = state
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, Message, TopicPartition
@@ -12,7 +12,7 @@ from confluent_kafka.admin import OffsetSpec
 from lab.simulation.kafka.admin import offset_of
 from lab.simulation.kafka.cluster import Cluster
 from lab.simulation.kafka.connection import DOWN_AFTER_S, Connection, Settings, Unreachable, failure, seconds
-from lab.simulation.kafka.fetching import Fetcher, Reading
+from lab.simulation.kafka.fetching import Fetcher
 from lab.simulation.kafka.groups import Change, Event, Member
 from lab.simulation.kafka.log import Refused
 
@@ -109,19 +109,16 @@ class SimulatedConsumer:
             self._fetcher.remove((each.topic, each.partition))
 
     def pause(self, partitions: list[TopicPartition]) -> None:
-        """Fetches nothing of these until `resume`."""
-        for reading in self._readings(partitions):
-            self._fetcher.pause(reading)
+        """Fetches nothing of these until `resume`, not even if they are assigned anew."""
+        self._require_open()
+        for each in partitions:
+            self._fetcher.pause((each.topic, each.partition))
 
     def resume(self, partitions: list[TopicPartition]) -> None:
         """Goes on where the application is."""
-        for reading in self._readings(partitions):
-            self._fetcher.resume(reading)
-
-    def _readings(self, partitions: Iterable[TopicPartition]) -> list[Reading]:
         self._require_open()
-        wanted = [(each.topic, each.partition) for each in partitions]
-        return [self._fetcher.readings[place] for place in wanted if place in self._fetcher.readings]
+        for each in partitions:
+            self._fetcher.resume((each.topic, each.partition))
 
     def seek(self, partition: TopicPartition) -> None:
         """Goes on at the offset, whose leader epoch is checked. ``_STATE`` if fetching has not begun yet."""

@@ -45,7 +45,6 @@ class Reading:
     app_offset: int = OFFSET_INVALID
     """After the last record that the application has."""
     app_epoch: int = -1
-    is_paused: bool = False
     is_stopped: bool = False
     """After an error; until a seek or a new assignment."""
     must_validate: bool = False
@@ -61,6 +60,8 @@ class Known:
     leader_epoch: int = -1
     low: int = OFFSET_INVALID
     high: int = OFFSET_INVALID
+    is_paused: bool = False
+    """By the application; so it stays until `Fetcher.resume`, also where it is assigned again."""
 
 
 class Fetched(NamedTuple):
@@ -110,17 +111,20 @@ class Fetcher:
         reading.app_offset, reading.app_epoch = OFFSET_INVALID, -1
         reading.end_told_at = -1
 
-    def pause(self, reading: Reading) -> None:
+    def pause(self, place: Place) -> None:
         """Stops; what is queued is fetched again after `resume`."""
-        if not reading.is_paused:
-            reading.is_paused = True
-            self._rewind(reading)
+        self._set_paused(place, is_paused=True)
 
-    def resume(self, reading: Reading) -> None:
+    def resume(self, place: Place) -> None:
         """Goes on after what the application has."""
-        if reading.is_paused:
-            reading.is_paused = False
-            self._rewind(reading)
+        self._set_paused(place, is_paused=False)
+
+    def _set_paused(self, place: Place, *, is_paused: bool) -> None:
+        known = self.known.get(place)
+        if known is not None and known.is_paused is not is_paused:
+            known.is_paused = is_paused
+            if place in self.readings:
+                self._rewind(self.readings[place])
 
     def _rewind(self, reading: Reading) -> None:
         first = next((each for each in self._queue if each.reading is reading), None)
@@ -167,7 +171,7 @@ class Fetcher:
         return [
             reading
             for reading in self.readings.values()
-            if not reading.is_paused and not reading.is_stopped and reading.starts_at <= now
+            if not self.known[reading.place].is_paused and not reading.is_stopped and reading.starts_at <= now
         ]
 
     def _log(self, place: Place) -> tuple[Topic, PartitionLog] | None:

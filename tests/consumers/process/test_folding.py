@@ -164,6 +164,14 @@ def test_a_commit_by_somebody_else_ends_the_pause(process: Process) -> None:
     assert process.calls == ["resume", "seek 1"], "what was fetched before the pause is not folded"
 
 
+def test_what_the_group_took_away_is_paused_without_a_word_to_its_member(process: Process) -> None:
+    """For librdkafka the pause would be that of the next assignment, which nobody would end."""
+    partition = process.partition
+    partition.lost = True
+    process.consumption._pauses.await_commit(partition, DiskFullError("no space left", hint="make some"))
+    assert (partition.state, process.calls) == (DISK_FULL, [])
+
+
 def test_a_pause_that_ends_before_newer_records_reads_nothing_of_them(process: Process) -> None:
     """Only a newer version can: each message would be refused once more."""
     partition: Any = process.partition

@@ -40,6 +40,8 @@ class Group(Silent):
         """The places from which partitions are read that it has begun to read since."""
         self.left: list[int] = []
         """Those that it reads no more."""
+        self.paused: set[int] = set()
+        """Those of which librdkafka reads nothing, also if they are assigned again."""
         self.progressed: list[Partition] = []
         self.assignment = Assignment(
             KafkaCluster("127.0.0.1:1"), data_dir, self.ownership, self, self.progressed.append, Snapshots()
@@ -80,6 +82,11 @@ class Group(Silent):
         """It reads them."""
         self.read += places
 
+    def resume(self, places: Sequence[TopicPartition]) -> None:
+        """It reads them on; what is assigned just now might then be read from anywhere."""
+        assert not {each.partition for each in self.read} & {each.partition for each in places}
+        self.paused -= {each.partition for each in places}
+
     def incremental_unassign(self, places: Sequence[TopicPartition]) -> None:
         """It reads them no more."""
         self.left += [each.partition for each in places]
@@ -118,6 +125,33 @@ def test_a_paused_partition_that_comes_back_is_opened_anew(group: Group) -> None
     assert opened is not group.partition
     assert not opened.is_paused
     assert [each.offset for each in group.read] == [1]
+
+
+def _after_a_hand_over(group: Group) -> None:
+    group.partition.leaving = group.succeeded = True
+    group.assignment.end_hand_overs(group._member)
+
+
+def _in_another_topic(group: Group) -> None:
+    group.partition.leaving = True
+    group.assignment._topics = {group.partition.topic.name: (KEYSPACE, replace(group.partition.topic, topic_id="new"))}
+    group.give()
+
+
+@pytest.mark.parametrize(
+    "gives_up",
+    [
+        Group.take,
+        lambda group: group.assignment._on_lost(group._member, group.places),
+        _after_a_hand_over,
+        _in_another_topic,
+    ],
+)
+def test_what_is_read_no_more_is_not_paused(group: Group, gives_up: Callable[[Group], None]) -> None:
+    """For librdkafka a pause outlives the assignment: once it is given back, nothing more would ever be read."""
+    group.partition.state, group.paused = DISK_FULL, {0}
+    gives_up(group)
+    assert (group.left, group.paused) == ([0], set())
 
 
 def test_reads_that_wait_for_a_partition_are_told_when_it_is_given_up(group: Group) -> None:

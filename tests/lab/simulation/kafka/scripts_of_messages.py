@@ -179,6 +179,44 @@ def pausing(clients: Clients) -> Seen:
     return seen
 
 
+def pauses_that_outlive_assignments(clients: Clients) -> Seen:
+    """What is paused when it is given up, or afterwards, gives nothing where it is assigned again, before a resume."""
+    name = topic(clients)
+    producer = clients.producer(**{"enable.idempotence": True})
+    for number in range(6):
+        producer.produce(name, b"%d" % number, partition=0)
+    assert producer.flush(PATIENCE_S) == 0
+    consumer = clients.consumer()
+    seen: Seen = [outcome(lambda: consumer.pause([TopicPartition(name + "-unknown", 0)]))]
+
+    def assigned(offset: int) -> None:
+        consumer.incremental_assign([TopicPartition(name, 0, offset)])
+
+    def given_up() -> None:
+        consumer.incremental_unassign([TopicPartition(name, 0)])
+
+    assigned(0)
+    seen += polled(clients, consumer)
+    consumer.pause([TopicPartition(name, 0)])
+    given_up()
+    assigned(2)
+    seen.append(polled(clients, consumer, 1, 1.0))
+    consumer.resume([TopicPartition(name, 0)])
+    given_up()
+    assigned(3)
+    seen += polled(clients, consumer)
+    given_up()
+    consumer.pause([TopicPartition(name, 0)])
+    assigned(4)
+    seen.append(polled(clients, consumer, 1, 1.0))
+    given_up()
+    consumer.resume([TopicPartition(name, 0)])
+    assigned(5)
+    seen += polled(clients, consumer)
+    consumer.close()
+    return seen
+
+
 OF_MESSAGES: Final[dict[Callable[[Clients], Seen], Seen]] = {
     offsets_of_transactions: [
         (0, 5, 5),
@@ -246,5 +284,6 @@ OF_MESSAGES: Final[dict[Callable[[Clients], Seen], Seen]] = {
         (5, b"5"),
         (6, "_PARTITION_EOF"),
     ],
+    pauses_that_outlive_assignments: [None, (0, b"0"), [], (3, b"3"), [], (5, b"5")],
 }
 """Script → what it sees."""
