@@ -105,6 +105,8 @@ class Pauses:
             partition.state = NEWER_WIRE
             return
         partition.state = READY if partition.ready else CATCHING_UP
+        if partition.lost:  # it is not read: if it comes back, it is from here
+            return
         place = place_of(partition)
         self.consumer.resume([place])
         self.consumer.seek(place)

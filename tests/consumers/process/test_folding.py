@@ -164,6 +164,14 @@ def test_a_commit_by_somebody_else_ends_the_pause(process: Process) -> None:
     assert process.calls == ["resume", "seek 1"], "what was fetched before the pause is not folded"
 
 
+def test_a_pause_that_ends_where_the_group_took_the_partition_away_ends_no_session(process: Process) -> None:
+    """What is not read can't be sought, and all stores would be closed for the error of that."""
+    partition = process.partition
+    partition.state, partition.ready, partition.commit_not_before, partition.lost = DISK_FULL, True, inf, True
+    process.consumption._commit(partition, 0.0)
+    assert (partition.state, process.calls) == (READY, [])
+
+
 def test_what_the_group_took_away_is_paused_without_a_word_to_its_member(process: Process) -> None:
     """For librdkafka the pause would be that of the next assignment, which nobody would end."""
     partition = process.partition
