@@ -158,10 +158,10 @@ def open_partition(
     """Opens a partition with a store that ``topic``, whose offsets are ``bounds`` (first, end), can continue.
 
     A store that the topic can't continue is set aside for a new one in state `REBUILDING`, and so is one for which
-    Kafka has reported ``lost``: another history has the store's offset. A new store, and one in which nothing was ever
-    folded, begins with the best of ``snapshots``; not where the log has lost its end, since a snapshot may hold what is
-    gone. ``rebuilt``: why a call that ended in `StillRestoring` has set the store aside. Raises `StoreError`, and
-    `StillRestoring` where the store is being made in the background: call again.
+    Kafka has reported ``lost``: another history has the store's offset, or retention has overtaken it. A new store, and
+    one in which nothing was ever folded, begins with the best of ``snapshots``; not where the log has lost its end,
+    since a snapshot may hold what is gone. ``rebuilt``: why a call that ended in `StillRestoring` has set the store
+    aside. Raises `StoreError`, and `StillRestoring` where the store is being made in the background: call again.
     """
     start, end = bounds
     attempts = count(int(lost is not None))
@@ -173,6 +173,8 @@ def open_partition(
         return open_store(data_dir, keyspace, number, topic.topic_id, indexes, restore)
 
     store, why = opened()
+    if 0 < store.state.head.offset < start:  # the log has lost its beginning there, whatever Kafka has reported
+        attempts = count()
     rebuilt = why or rebuilt
     if store.is_empty and keyspace in snapshots.places:
         store.close(commit=False)

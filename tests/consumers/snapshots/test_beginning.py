@@ -155,6 +155,19 @@ def test_a_log_that_has_lost_its_end_is_folded_anew(tmp_path: Path, place: Path,
     assert offset_of(partition) == 0
 
 
+@pytest.mark.parametrize("start", [29, 30, 31])
+def test_who_was_overtaken_by_retention_while_it_was_read_begins_with_the_snapshot(
+    tmp_path: Path, place: Path, start: int
+) -> None:
+    """Kafka reports it as it does a log that has lost its end; nothing that a snapshot holds is gone."""
+    fold(tmp_path / "data", 30).close()
+    lost = RebuildNeededError("the topic does not have this offset", code="log_truncated")
+    snapshots = Snapshots({KEYSPACE: str(place)})
+    partition = open_partition(tmp_path / "data", KEYSPACE, 0, TOPIC, (start, END), 0, lost, snapshots=snapshots)
+    assert partition.state == REBUILDING
+    assert offset_of(partition) == (AT if start > 30 else start)
+
+
 def test_a_store_in_which_nothing_was_folded_counts_as_missing(tmp_path: Path, place: Path) -> None:
     """A process that was started once without snapshots is not bound to fold everything."""
     fold(tmp_path / "data", 0).close()
