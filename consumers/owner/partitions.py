@@ -148,8 +148,8 @@ class Ownership:
         self.instance = instance_id(data_dir)
         self.awaited_keyspaces: frozenset[str] = frozenset()
         """Configured keyspaces for which no topic or no assignment has been seen yet."""
-        self.restoring: frozenset[tuple[str, int]] = frozenset()
-        """Partitions that are assigned to this process, whose stores are being made from snapshots."""
+        self.unopened: frozenset[tuple[str, int]] = frozenset()
+        """Partitions that are assigned to this process, whose stores are being made or can't be opened for now."""
         self._partitions: dict[tuple[str, int], Partition] = {}
 
     def add(self, partition: Partition) -> None:
@@ -177,8 +177,8 @@ class Ownership:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there are partitions, each has caught up since its take-over, and nothing is awaited or restored."""
-        owned, awaited = self._partitions, self.awaited_keyspaces or self.restoring
+        """Whether there are partitions, each has caught up since its take-over, and nothing is awaited or unopened."""
+        owned, awaited = self._partitions, self.awaited_keyspaces or self.unopened
         return bool(owned) and not awaited and all(each.ready for each in owned.values())
 
 

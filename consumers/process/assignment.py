@@ -19,14 +19,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from consumers.owner.partitions import REBUILDING, Ownership, Partition
 from consumers.process.kafka_output import ConsumerOutput
 from consumers.process.opening import open_partition, set_aside
-from consumers.process.restoring import BackgroundRestores, StillRestoring
+from consumers.process.restoring import BackgroundRestores, Given, StillRestoring, Waiting
 from consumers.snapshots.restoring import Snapshots
-from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError
+from consumers.store.errors import RebuildNeededError, RetryableStoreError, StoreCorruptError, StoreError
 from consumers.store.index import Index
 from consumers.store.leader_epochs import keep_leader_epoch
-from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, kafka_error
+from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, KafkaRequestError, kafka_error
 from stream.kafka.reader import TopicReadError
 from stream.kafka.topics import Topic
+from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)
 
@@ -76,6 +77,8 @@ def _unassign(consumer: Consumer, places: list[TopicPartition]) -> None:
 
 BURY_S: Final = 2.0
 """How long a partition that is given up waits for its dead letters."""
+ASK_S: Final = 1.0
+"""How long Kafka is asked for leaders; meanwhile nothing is folded."""
 
 
 class SessionEnd(Exception):
@@ -103,16 +106,15 @@ class Assignment:
         self.hot: Mapping[str, Mapping[str, int]] = {}
         """By keyspace: hot tables, and the bytes that all overlays together may have of them."""
         self._restores = BackgroundRestores(snapshots)
-        self._restoring: dict[tuple[str, int], StoreError | None] = {}
-        """Assigned partitions (topic, number) that wait for their store → why it is made anew."""
+        self._waiting = Waiting()
         self._kafka = kafka
         self._data_dir = data_dir
         self._ownership = ownership
         self._kafka_output = kafka_output
         self._on_progress = on_progress
         self._topics: Mapping[str, tuple[str, Topic]] = {}
-        self._lost: dict[tuple[str, int], RebuildNeededError] = {}
-        """Partitions (topic, number) whose store Kafka could not continue."""
+        self._lost: dict[Given, RebuildNeededError] = {}
+        """Partitions whose store Kafka could not continue."""
 
     def subscribe(self, consumer: Consumer, topics: Mapping[str, tuple[str, Topic]], missing: tuple[str, ...]) -> None:
         """Subscribes to ``topics`` (name → keyspace, topic), replacing the subscription before.
@@ -148,8 +150,11 @@ class Assignment:
         return guarded
 
     def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        starts = [self._take_over(consumer, place.topic, place.partition) for place in places]
-        consumer.incremental_assign([start for start in starts if start is not None])
+        given = [(place.topic, place.partition) for place in places]
+        open_still = {place: kept for place in given if (kept := self._going_on(place)) is not None}
+        starts = [start for kept in open_still.values() if (start := self._take_back(consumer, kept)) is not None]
+        starts += self._take_all(consumer, [place for place in given if place not in open_still])
+        consumer.incremental_assign(starts)
         self.release([each for each in self._ownership if each.lost])
 
     def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
@@ -177,42 +182,82 @@ class Assignment:
 
     def _read(self, places: list[TopicPartition]) -> list[TopicPartition]:
         """Those that are read. The others wait for their stores no longer: whoever is given them does."""
-        waiting = [place for place in places if (place.topic, place.partition) in self._restoring]
+        waiting = [place for place in places if (place.topic, place.partition) in set(self._waiting)]
         for place in waiting:
-            del self._restoring[place.topic, place.partition]
-        self._note_restoring()
+            self._waiting.end((place.topic, place.partition))
+        self._note_waiting()
         return [place for place in places if place not in waiting]
 
-    def _note_restoring(self) -> None:
+    def _note_waiting(self) -> None:
         topics = self._topics
-        self._ownership.restoring = frozenset((topics[name][0], number) for name, number in self._restoring)
+        self._ownership.unopened = frozenset((topics[name][0], number) for name, number in self._waiting)
 
-    def forget_restoring(self) -> None:
+    def forget_waiting(self) -> None:
         """Another membership of the group begins: it is told anew which partitions it has."""
-        self._restoring = {}
-        self._ownership.restoring = frozenset()
+        self._waiting = Waiting()
+        self._note_waiting()
 
-    def take_restored(self, consumer: Consumer) -> None:
-        """Takes over the partitions whose stores have been made, or could not be made, meanwhile."""
-        for topic_name, number in list(self._restoring):
-            if not self._restores.is_running((self._topics[topic_name][0], number)):
-                start = self._take_over(consumer, topic_name, number)
-                if start is not None:
-                    consumer.incremental_assign([start])
+    def take_waiting(self, consumer: Consumer) -> None:
+        """Takes over the partitions whose stores have been made meanwhile, could not be made, or are tried again."""
+        due = self._waiting.due()
+        due = [each for each in due if not self._restores.is_running((self._topics[each[0]][0], each[1]))]
+        if due and self._waiting.has_failed:
+            due = self._led(consumer, due)
+        starts = self._take_all(consumer, due) if due else []
+        if starts:
+            consumer.incremental_assign(starts)
+
+    def _led(self, consumer: Any, places: list[Given]) -> list[Given]:
+        """Those that have a leader. To ask Kafka for the offsets of another would take as long as one waits for it."""
+        found = {}
+        for name in dict.fromkeys(name for name, _ in places):
+            try:
+                found[name] = consumer.list_topics(name, timeout=ASK_S).topics[name].partitions
+            except KafkaException as error:
+                self._fail(places[-1], error)  # that one has failed before, if any: it is told once
+                self._waiting.put_off(places[-1], places)
+                return []
+        led = [each for each in places if each[1] in found[each[0]] and found[each[0]][each[1]].leader >= 0]
+        hint = "look which of Kafka's brokers are gone"
+        for name, number in [each for each in places if each not in led]:
+            self._fail((name, number), KafkaRequestError(f"{name}/{number} has no leader", hint=hint))
+        return led
+
+    def _fail(self, place: Given, error: KafkaException | FreshetError) -> None:
+        known = kafka_error(error, self._kafka, "take a partition over") if isinstance(error, KafkaException) else error
+        self._waiting.fail(place, f"{self._topics[place[0]][0]}/{place[1]}", known)
+
+    def _take_all(self, consumer: Consumer, places: list[Given]) -> list[TopicPartition]:
+        """Takes over those that can be; returns where to read. The others wait, all as soon as Kafka fails."""
+        starts = []
+        for place in places:
+            try:
+                starts.append(self._take_over(consumer, *place))
+            except RetryableStoreError as error:
+                self._fail(place, error)
+            except KafkaException as error:
+                self._fail(place, error)
+                self._waiting.put_off(place, places[places.index(place) :])
+                break
+        self._note_waiting()
+        return [start for start in starts if start is not None]
 
     def _owned(self, places: list[TopicPartition]) -> list[Partition]:
         names = {(place.topic, place.partition) for place in places}
         return [each for each in self._ownership if (each.topic.name, each.number) in names]
 
-    def _take_over(self, consumer: Any, topic_name: str, number: int) -> TopicPartition | None:
-        """Opens the store of a partition; returns the place to read from.
+    def _going_on(self, place: Given) -> Partition | None:
+        """A partition whose store is open, and that can go on: it was lost, or it is leaving and read."""
+        keyspace, topic = self._topics[place[0]]
+        kept = self._ownership.get(keyspace, place[1])
+        if kept is None or kept.topic != topic or not (kept.leaving or (kept.lost and not kept.is_paused)):
+            return None
+        return kept
 
-        None while the store is being made, and if the partition is read already.
-        """
+    def _take_over(self, consumer: Any, topic_name: str, number: int) -> TopicPartition | None:
+        """Opens the store of a partition; returns the place to read from. None while the store is being made."""
         keyspace, topic = self._topics[topic_name]
         kept = self._ownership.get(keyspace, number)
-        if kept is not None and kept.topic == topic and (kept.leaving or (kept.lost and not kept.is_paused)):
-            return self._take_back(consumer, kept)
         if kept is not None:
             self.release([kept])
             if kept.leaving:
@@ -220,20 +265,24 @@ class Assignment:
         bounds = consumer.get_watermark_offsets(TopicPartition(topic_name, number), timeout=REQUEST_TIMEOUT_S)
         share = self.overlay_bytes // topic.partitions
         hot = {table: most // topic.partitions for table, most in self.hot.get(keyspace, {}).items()}
-        indexes, why = self.indexes.get(keyspace, ()), self._restoring.pop((topic_name, number), None)
+        place = topic_name, number
+        indexes, why, lost = self.indexes.get(keyspace, ()), self._waiting.why(place), None
         try:
             if self._restores.is_running((keyspace, number)):  # for an assignment before this one
                 raise StillRestoring
-            lost = self._lost.pop((topic_name, number), None)
+            lost = self._lost.pop(place, None)
             partition = open_partition(
                 self._data_dir, keyspace, number, topic, bounds, share, lost, indexes, hot, self._restores, why
             )
         except StillRestoring as waiting:
-            self._restoring[topic_name, number] = waiting.why or why
-            self._note_restoring()
+            self._waiting.keep(place, waiting.why or why)
             return None
+        except RetryableStoreError:
+            if lost is not None:
+                self._lost[place] = lost
+            raise
         self._restores.forget((keyspace, number))
-        self._note_restoring()
+        self._waiting.end(place)
         partition.generation = group_generation(consumer)
         if partition.state == REBUILDING:
             self.rebuilds += 1

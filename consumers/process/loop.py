@@ -181,7 +181,7 @@ class Consumption:
         }
         consumer = self._consumer = self._pauses.consumer = open_consumer(settings.kafka, settings.group, more)
         try:
-            self._assignment.forget_restoring()
+            self._assignment.forget_waiting()
             self._assignment.subscribe(consumer, search.found, search.missing)
             is_member, drains_again = True, self._draining.is_set()
             while not self._stopping.is_set():
@@ -244,7 +244,7 @@ class Consumption:
         except TopicReadError as error:
             self._assignment.lose(error)
         self._run_calls()
-        self._assignment.take_restored(consumer)
+        self._assignment.take_waiting(consumer)
         if messages:
             self._retry_s = RETRY_S
             if self._reported_code:

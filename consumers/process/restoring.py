@@ -2,18 +2,22 @@
 
 A partition whose store is being made is assigned to this process, but not read and not owned: nobody is told to ask for
 it here. When the store is there, or none can be made, the partition is taken over as any other. So it is once its place
-has said nothing for `SILENT_S`: then it is folded from the topic.
+has said nothing for `SILENT_S`: then it is folded from the topic. A partition whose store could not be opened waits in
+the same way, for what may pass: a full disk, or a partition of Kafka that has no leader.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Final
+
+import structlog
 
 from consumers.snapshots.errors import SnapshotError
 from consumers.snapshots.patience import SILENT_S, Patience
@@ -21,10 +25,18 @@ from consumers.snapshots.places import shown
 from consumers.snapshots.restoring import Snapshots, log_refusal
 from consumers.store.errors import StoreError
 from stream.kafka.topics import Topic
+from tokens.errors import FreshetError
+
+log = structlog.get_logger(__name__)
 
 END_S: Final = 5.0
+RETRY_S: Final = 1.0
+RETRY_S_MAX: Final = 8.0
+"""Longest pause between two attempts at a partition; the first one is `RETRY_S`."""
 Place = tuple[str, int]
 """Keyspace and partition."""
+Given = tuple[str, int]
+"""Topic and partition, as the group has assigned them."""
 
 
 class StillRestoring(Exception):
@@ -125,3 +137,70 @@ class BackgroundRestores:
         for each in self._started.values():
             each.patience.give_up()
         wait([each.result for each in self._started.values()], END_S)
+
+
+@dataclass(slots=True)
+class _Wait:
+    rebuilt: StoreError | None = None
+    """Why the store is made anew."""
+    retry_at: float = 0.0
+    retry_s: float = 0.0
+    """The pause before that; 0: nothing has failed."""
+    code: str = ""
+    """Of the error that was logged last."""
+
+
+class Waiting:
+    """The partitions that have no open store yet, and when each is tried again. Fold thread only."""
+
+    def __init__(self) -> None:
+        self._waits: dict[Given, _Wait] = {}
+
+    def __iter__(self) -> Iterator[Given]:
+        return iter(self._waits)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a partition waits for what has kept it from being opened."""
+        return any(each.retry_s for each in self._waits.values())
+
+    def due(self) -> list[Given]:
+        """Those to be tried now; those that failed last come last."""
+        now = time.monotonic()
+        return [place for place, each in self._waits.items() if each.retry_at <= now]
+
+    def why(self, place: Given) -> StoreError | None:
+        """Why the store of a partition is made anew, as far as that is known."""
+        found = self._waits.get(place)
+        return None if found is None else found.rebuilt
+
+    def keep(self, place: Given, rebuilt: StoreError | None) -> None:
+        """The store is being made. ``rebuilt``: why anew."""
+        self._waits[place] = _Wait(rebuilt)
+
+    def fail(self, place: Given, name: str, error: FreshetError) -> None:
+        """``error`` has kept the store from being opened. It is logged once. ``name``: ``keyspace/partition``."""
+        failed = self._waits[place] = self._waits.pop(place, _Wait())
+        failed.retry_s = min(failed.retry_s * 2 or RETRY_S, RETRY_S_MAX)
+        failed.retry_at = time.monotonic() + failed.retry_s
+        if failed.code != error.code:
+            failed.code = error.code
+            log.warning(
+                "partition can't be taken yet, trying again",
+                partition=name,
+                code=error.code,
+                reason=str(error),
+                hint=error.hint,
+            )
+
+    def put_off(self, behind: Given, places: Iterable[Given]) -> None:
+        """Tries none, nor any of ``places``, before ``behind``, which has failed: it may well be so with all."""
+        for place in places:
+            self._waits.setdefault(place, _Wait())
+        failed = self._waits[behind] = self._waits.pop(behind)
+        for each in self._waits.values():
+            each.retry_at = max(each.retry_at, failed.retry_at)
+
+    def end(self, place: Given) -> None:
+        """The partition is open, or not assigned to this process any more."""
+        self._waits.pop(place, None)

@@ -62,10 +62,7 @@ class SimulatedAdmin:
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
         """All topics, or one, which then is there with its error if it is missing."""
-        try:
-            return self._ask(lambda: self._metadata(topic), timeout)
-        except Unreachable:
-            raise failure(KafkaError._TRANSPORT, "Failed to get metadata: Local: Broker transport failure") from None
+        return metadata(self._connection, topic, timeout)
 
     def create_topics(
         self, new_topics: list[NewTopic], operation_timeout: float = 0.0, request_timeout: float = REQUEST_TIMEOUT_S
@@ -163,18 +160,6 @@ class SimulatedAdmin:
         del timeout
         return 0
 
-    def _metadata(self, wanted: str | None) -> ClusterMetadata:
-        found = ClusterMetadata()
-        broker = found.brokers[BROKER_ID] = BrokerMetadata()
-        broker.id = BROKER_ID
-        topics = self._cluster.topics
-        for name in [wanted] if wanted is not None else sorted(topics):
-            topic = topics.get(name)
-            if wanted is not None or (topic is not None and topic.known_at <= self._cluster.now):
-                leader = BROKER_ID if self._cluster.led else -1
-                found.topics[name] = _topic_metadata(name, topic, self._cluster.now, leader)
-        return found
-
     def _each(self, requests: Mapping[K, Callable[[], T]], timeout_s: float) -> dict[K, Future[T]]:
         """Asks for each thing by itself; a refusal is its future's."""
 
@@ -222,6 +207,27 @@ def _description(topic: Topic) -> TopicDescription:
     replicas = [Node(BROKER_ID + number, "simulated", 9092) for number in range(topic.replicas)]
     partitions = [TopicPartitionInfo(number, _NODE, replicas, replicas) for number in range(len(topic.logs))]
     return TopicDescription(topic.name, Uuid(*topic.topic_id), False, partitions)
+
+
+def metadata(connection: Connection, wanted: str | None, timeout_s: float) -> ClusterMetadata:
+    """All topics, or one, as a broker knows them."""
+    cluster = connection.cluster
+
+    def ask() -> ClusterMetadata:
+        found = ClusterMetadata()
+        broker = found.brokers[BROKER_ID] = BrokerMetadata()
+        broker.id = BROKER_ID
+        for name in [wanted] if wanted is not None else sorted(cluster.topics):
+            topic = cluster.topics.get(name)
+            if wanted is not None or (topic is not None and topic.known_at <= cluster.now):
+                leader = BROKER_ID if cluster.led else -1
+                found.topics[name] = _topic_metadata(name, topic, cluster.now, leader)
+        return found
+
+    try:
+        return connection.ask(ask, cluster.now + (timeout_s if timeout_s >= 0 else REQUEST_TIMEOUT_S))
+    except Unreachable:
+        raise failure(KafkaError._TRANSPORT, "Failed to get metadata: Local: Broker transport failure") from None
 
 
 def _topic_metadata(name: str, topic: Topic | None, now: float, leader: int) -> TopicMetadata:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, Message, TopicPartition
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka.admin import ClusterMetadata, OffsetSpec
 
-from lab.simulation.kafka.admin import offset_of
+from lab.simulation.kafka.admin import metadata, offset_of
 from lab.simulation.kafka.cluster import Cluster
 from lab.simulation.kafka.connection import DOWN_AFTER_S, Connection, Settings, Unreachable, failure, seconds
 from lab.simulation.kafka.fetching import Fetcher
@@ -167,6 +167,11 @@ class SimulatedConsumer:
             is_unknown = refused.code == KafkaError.UNKNOWN_TOPIC_OR_PART
             code = KafkaError._UNKNOWN_PARTITION if is_unknown else refused.code
             raise failure(code, words + KafkaError(code).str()) from None
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
+        """All topics, or one, which then is there with its error if it is missing."""
+        self._require_open()
+        return metadata(self._connection, topic, timeout)
 
     def commit(self, offsets: list[TopicPartition], asynchronous: bool = True) -> list[TopicPartition] | None:
         """Keeps offsets at the coordinator, if it can be reached; nobody hears of a failure."""

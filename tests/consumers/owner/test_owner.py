@@ -307,13 +307,13 @@ def test_what_an_audit_found_is_told_by_the_status(owner: Owner) -> None:
     owner.run(use)
 
 
-def test_a_process_is_not_ready_while_a_partition_is_awaited_or_restored(owner: Owner) -> None:
+def test_a_process_is_not_ready_while_a_partition_is_awaited_or_unopened(owner: Owner) -> None:
     """A rolling update waits for this: what it still has to take over nobody else may answer for."""
     ownership = owner.ownership
     assert ownership.is_ready
-    ownership.restoring = frozenset({(KEYSPACE, 1)})
+    ownership.unopened = frozenset({(KEYSPACE, 1)})
     assert not ownership.is_ready
-    ownership.restoring, ownership.awaited_keyspaces = frozenset(), frozenset({"another"})
+    ownership.unopened, ownership.awaited_keyspaces = frozenset(), frozenset({"another"})
     assert not ownership.is_ready
     owner.partition.store.close(commit=False)
 

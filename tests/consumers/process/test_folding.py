@@ -217,17 +217,17 @@ def test_another_session_waits_for_no_store_of_the_one_before(
     """The group says anew who has what: a partition that another process has by now would be read here, too."""
     consumption: Any = process.consumption
     topics = {"t": (KEYSPACE, process.partition.topic)}
-    consumption._assignment._restoring = {("t", 0): None}
+    consumption._assignment._waiting.keep(("t", 0), None)
     consumption._search = SimpleNamespace(
         begin=lambda _: None, found=topics, missing=(), find_more=lambda _: False, replaced=frozenset(topics)
     )
     member = SimpleNamespace(subscribe=lambda *_, **__: None, close=lambda: None)
     waiting: list[object] = []
     monkeypatch.setattr(loop, "open_consumer", lambda *_: member)
-    monkeypatch.setattr(consumption, "_step", lambda _: waiting.append(dict(consumption._assignment._restoring)))
+    monkeypatch.setattr(consumption, "_step", lambda _: waiting.append([*consumption._assignment._waiting]))
     with pytest.raises(SessionEnd):
         consumption._session()
-    assert (waiting, consumption.ownership.restoring) == ([{}], frozenset())
+    assert (waiting, consumption.ownership.unopened) == ([[]], frozenset())
 
 
 @pytest.mark.parametrize(("end", "is_ready"), [(-1, False), (1, True), (2, False)])

@@ -188,10 +188,10 @@ def test_what_was_handed_over_is_read_no_more(group: Group) -> None:
 def test_a_partition_that_is_gone_waits_for_no_store(group: Group, loses: Callable[..., None]) -> None:
     """Whoever is given it waits. Taken over here later it would be folded twice; the client does not read it yet."""
     group.assignment.release([group.partition])
-    group.assignment._restoring[group.partition.topic.name, 0] = None
-    group.ownership.restoring = frozenset({(KEYSPACE, 0)})
+    group.assignment._waiting.keep((group.partition.topic.name, 0), None)
+    group.ownership.unopened = frozenset({(KEYSPACE, 0)})
     loses(group.assignment, group._member, group.places)
-    assert (group.left, group.assignment._restoring, group.ownership.restoring) == ([], {}, frozenset())
+    assert (group.left, [*group.assignment._waiting], group.ownership.unopened) == ([], [], frozenset())
 
 
 def test_a_membership_that_ends_leaves_the_answers(group: Group) -> None:
@@ -257,7 +257,7 @@ def test_why_a_store_is_made_anew_is_known_once_it_is_made(group: Group, monkeyp
     group.assignment.release(list(group.ownership))
     group.give()
     for _ in range(2):
-        group.assignment.take_restored(group._member)
+        group.assignment.take_waiting(group._member)
     assert [str(each) for each in seen] == ["None", "it is damaged", "it is damaged"]
 
 

@@ -39,6 +39,7 @@ def no_brokers(clients: Clients) -> Seen:
     errors: Seen = []
     consumer = clients.consumer(name, error_cb=lambda error: errors.append(shown(error)))
     seen.append(outcome(lambda: consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=1)))
+    seen.append(outcome(lambda: consumer.list_topics(name, timeout=1)))
     consumer.subscribe([name])
     seen += [
         polled(clients, consumer, 1, 2.0),
@@ -84,6 +85,7 @@ NO_BROKERS: Final = [
     0,
     ["_MSG_TIMED_OUT"],
     "_ALL_BROKERS_DOWN",
+    "_TRANSPORT",
     [],
     ["_ALL_BROKERS_DOWN", "_TRANSPORT"],
     (-1001, -1001),
