@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
@@ -20,6 +21,15 @@ STEP_S: Final = 0.05
 that time may begin together."""
 RETRY_S_MAX: Final = 8.0
 """Longest pause between attempts at a commit that failed with `RetryableStoreError`; the first pause is `RETRY_S`."""
+
+
+def in_turn(partitions: Iterable[Partition]) -> list[Partition]:
+    """``partitions`` in the order for `Committer.advance`: those first whose last commit is the longest ago.
+
+    Where steps are longer than `STEP_S`, fewer commits begin than are due: each partition's come later, and none's stay
+    out.
+    """
+    return sorted(partitions, key=lambda partition: partition.committed_at)
 
 
 class Committer:

@@ -25,7 +25,7 @@ from consumers.fold.runs import Record
 from consumers.fold.state import Void
 from consumers.owner.partitions import READY, Ownership, Partition
 from consumers.process.assignment import Assignment, SessionEnd, check_place
-from consumers.process.committing import STEP_S, Committer
+from consumers.process.committing import STEP_S, Committer, in_turn
 from consumers.process.kafka_output import ConsumerOutput
 from consumers.process.opening import check_layout
 from consumers.process.pausing import Pauses
@@ -253,7 +253,7 @@ class Consumption:
             self._fold_batch(messages)
         now = time.monotonic()
         self._committer.share(len(self.ownership))
-        for partition in self.ownership:
+        for partition in in_turn(self.ownership):
             if partition.unchecked and not partition.lost:
                 check_place(consumer, partition)
             if partition.store.broken is not None:

@@ -12,7 +12,7 @@ import pytest
 
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import RETRY_S, Partition
-from consumers.process.committing import IDLE_FACTOR, PENDING_BYTES_MAX, Committer
+from consumers.process.committing import IDLE_FACTOR, PENDING_BYTES_MAX, STEP_S, Committer, in_turn
 from consumers.process.run import make_checkpoint
 from consumers.store.errors import DiskFullError
 from consumers.store.leader_epochs import UNKNOWN
@@ -144,6 +144,20 @@ def test_many_partitions_are_all_committed_within_the_interval() -> None:
         found = [sum(commits(committer, each, 102.0 + step / 20) for each in partitions) for step in range(20)]
     assert sum(found) == len(partitions)
     assert max(found) <= 6
+
+
+@pytest.mark.parametrize("step_s", [STEP_S * 1.1, STEP_S * 2, 2.0])
+def test_where_steps_are_slow_each_partition_is_committed_in_turn(step_s: float) -> None:
+    """Those that come first are due again before the last ones were reached: of these nothing was ever committed."""
+    partitions = [partition_of(Scripted(1)) for _ in range(50)]
+    committed = [0] * len(partitions)
+    with closing(Committer(1_000, 1.0)) as committer:
+        committer.share(len(partitions))
+        for step in range(100):
+            for partition in in_turn(partitions):
+                committed[partitions.index(partition)] += commits(committer, partition, 102.0 + step * step_s)
+    assert min(committed) > 1
+    assert max(committed) <= 2 * min(committed)
 
 
 def test_a_commit_of_many_rows_waits_for_no_other() -> None:

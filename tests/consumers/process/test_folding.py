@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
@@ -153,6 +154,20 @@ def test_after_messages_an_interruption_is_short_again(process: Process, monkeyp
         consumption._step(process)
         assert consumption._retry_s == pause_s
     assert folded == [["message"]]
+
+
+def test_partitions_commit_in_turn(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that come first would be due again before the last ones were reached: these would never commit."""
+    consumption: Any = process.consumption
+    others = [replace(process.partition, number=number, committed_at=at) for number, at in enumerate((7.0, 5.0, 6.0))]
+    order: list[int] = []
+    for each in others:
+        consumption.ownership.add(each)
+    monkeypatch.setattr(loop, "poll_batch", lambda *_: [])
+    monkeypatch.setattr(consumption, "_refresh_positions", lambda *_: None)
+    monkeypatch.setattr(consumption, "_commit", lambda partition, _: order.append(partition.number))
+    consumption._step(process)
+    assert order == [1, 2, 0]
 
 
 def test_a_commit_by_somebody_else_ends_the_pause(process: Process) -> None:
