@@ -68,6 +68,7 @@ def audit(request: Audit, progress: Progress | None = None) -> Audited:
     from consumers.snapshots.places import Place
     from consumers.snapshots.temporary import temporary_directory
     from consumers.snapshots.writing import write_snapshot
+    from consumers.store.directory import kept
     from consumers.store.leader_epochs import keep_leader_epoch, kept_leader_epoch
     from spark_jobs.auditing.tracing import with_events
     from spark_jobs.offsets import topic_bounds
@@ -79,10 +80,10 @@ def audit(request: Audit, progress: Progress | None = None) -> Audited:
     keyspace, kafka = request.keyspace, request.kafka
     owners = asked_owners(kafka, keyspace, request.owners)
     live = checkpointed(keyspace, owners)
-    ends, begins = checkpoint_offsets(live), checkpoint_begins(live)
     place = Place(request.place) if request.place else None
     since, snapshot = "", ""
-    with temporary_directory("verify") as scratch:
+    with kept(live.values()), temporary_directory("verify") as scratch:
+        ends, begins = checkpoint_offsets(live), checkpoint_begins(live)
         target = scratch / "rebuild"
         base = base_stores(request.base, keyspace, kafka, target, Needed(ends, begins))
         if base is None and place is not None and not request.whole:

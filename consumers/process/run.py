@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 import threading
@@ -24,7 +23,7 @@ from consumers.process.announcing import Announcer
 from consumers.process.kafka_output import KafkaOutput
 from consumers.process.loop import Consumption, ConsumptionSettings
 from consumers.process.metrics import serve_metrics
-from consumers.store.directory import lock_directory
+from consumers.store.directory import lock_directory, remove_unless_kept
 from consumers.store.errors import RetryableStoreError, StoreError, store_error
 from consumers.store.leader_epochs import UNKNOWN, keep_leader_epoch
 from consumers.store.manifest import read_manifest
@@ -38,7 +37,7 @@ log = structlog.get_logger(__name__)
 PORT_NAME: Final = "port"
 """In the data directory: where the owner protocol listened last."""
 CHECKPOINTS_KEPT: Final = 2
-"""Per partition; older ones are removed when a new one is made."""
+"""Per partition; older ones are removed when a new one is made, unless they are read then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +274,12 @@ def make_checkpoint(root: Path, partition: Partition) -> CheckpointPlace:
     path = parent / f"{offset:020d}"
     try:
         if partition.checkpointed != offset or not path.exists():
-            if path.exists():
-                shutil.rmtree(path)
+            if path.exists() and not remove_unless_kept(path):
+                raise OwnerError(
+                    f"{partition.name}: {path} is an earlier checkpoint, which is still read",
+                    hint="ask again once `freshet verify` or `freshet snapshots make` has ended",
+                    code="too_busy",
+                )
             partition.frozen_epoch = UNKNOWN  # if this fails, what it has frozen is written by the next commit
             store.checkpoint(path)
             keep_leader_epoch(path, store.committed_offset, partition.leader_epoch)
@@ -286,7 +289,8 @@ def make_checkpoint(root: Path, partition: Partition) -> CheckpointPlace:
         raise store_error(error, str(parent)) from error
     of_topic = [each for each in others if _is_of(each, store.manifest.topic_id)]
     for old in set(others) - set(of_topic[len(of_topic) - CHECKPOINTS_KEPT + 1 :]):
-        shutil.rmtree(old, ignore_errors=True)
+        with suppress(OSError):
+            remove_unless_kept(old)
     return CheckpointPlace(partition.number, str(path), offset)
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from fcntl import LOCK_EX, LOCK_NB, flock
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 from typing import Final
 
@@ -70,6 +73,54 @@ def lock_directory(directory: Path, what: str = "store") -> int:
         os.close(handle)
         raise StoreLockedError(f"{directory}: another process has this {what} open", hint=HINT_LOCKED) from error
     return handle
+
+
+@contextmanager
+def kept(checkpoints: Iterable[Path]) -> Iterator[None]:
+    """No owner removes ``checkpoints`` meanwhile. Raises `StoreError` ``checkpoint_missing`` if one is gone already.
+
+    The directories themselves are locked, so that it needs no right to write. Where a file system has no locks, they
+    are kept as long as the owner keeps those that nobody reads.
+    """
+    with ExitStack() as stack:
+        for each in checkpoints:
+            try:
+                handle = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                stack.callback(os.close, handle)
+                _lock(handle, LOCK_SH)
+                is_there = os.path.samestat(os.fstat(handle), os.stat(each))
+            except (FileNotFoundError, BlockingIOError):
+                is_there = False
+            if not is_there:
+                raise StoreError(
+                    f"the checkpoint {each} has been removed by its owner",
+                    hint="others were made since: try again",
+                    code="checkpoint_missing",
+                )
+        yield
+
+
+def remove_unless_kept(checkpoint: Path) -> bool:
+    """Removes a checkpoint, unless somebody reads it (`kept`); returns whether it did. Raises ``OSError``."""
+    handle = os.open(checkpoint, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _lock(handle, LOCK_EX)
+        shutil.rmtree(checkpoint)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def _lock(handle: int, kind: int) -> None:
+    """Raises ``BlockingIOError`` if somebody else has it; does nothing where there are no such locks, as on NFS."""
+    try:
+        flock(handle, kind | LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return
 
 
 def move_aside(directory: Path, why: str) -> Path:

@@ -44,13 +44,15 @@ def make(
     """Make a snapshot of what the owners have folded. They go on meanwhile."""
     from consumers.snapshots.places import Place
     from consumers.snapshots.writing import write_snapshot
+    from consumers.store.directory import kept
     from freshet.owners import live_checkpoint
 
     settings = load_settings()
     place = Place(place_of(settings, keyspace, to))
     with explain_unknown_keyspace(settings, keyspace):
         stores = live_checkpoint(settings.kafka.cluster, keyspace, owner or [])
-    snapshot = write_snapshot(place, stores, made_from="owners")
+    with kept(stores.values()):
+        snapshot = write_snapshot(place, stores, made_from="owners")
     if as_json:
         typer.echo(json.dumps({"place": place.uri, **_summary(snapshot)}))
     else:

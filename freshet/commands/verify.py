@@ -106,11 +106,13 @@ def _compared(left: Path, right: Path, keyspace: str, names: tuple[str, str], ke
 
 
 def _against(settings: Settings, keyspace: str, owners: list[str], against: Path, keep: int) -> StoresVerdict:
+    from consumers.store.directory import kept
     from spark_jobs.output import find_stores
     from spark_jobs.verify import verify_stores
 
     live = live_checkpoint(settings.kafka.cluster, keyspace, owners)
-    return verify_stores(live, find_stores(against, keyspace), names=("live", str(against)), keep=keep)
+    with kept(live.values()):
+        return verify_stores(live, find_stores(against, keyspace), names=("live", str(against)), keep=keep)
 
 
 def _end(done: Audited, *, as_json: bool) -> None:

@@ -19,6 +19,7 @@ from consumers.owner.protocol import OwnerError, PartitionStatus
 from consumers.snapshots.errors import SnapshotError
 from consumers.snapshots.finding import Found
 from consumers.snapshots.pruning import Verdict
+from consumers.store.directory import remove_unless_kept
 from freshet import cli
 from freshet.access.reloading import owner_access
 from freshet.audit_metrics import AuditMetrics
@@ -65,6 +66,29 @@ def test_one_damaged_snapshot_is_a_failure_wherever_it_is(
     errors.clear()
     assert cli.run(["snapshots", "verify", "shop"]) == 0
     assert ["its files alone" in line for line in capsys.readouterr().out.splitlines()] == [True, False, False]
+
+
+@pytest.mark.parametrize("command", ["snapshots make", "verify"])
+def test_checkpoints_stay_while_they_are_read(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whoever has others made meanwhile would have them removed: it takes an hour to read a large one."""
+    stores = {number: tmp_path / str(number) for number in range(2)}
+    for each in stores.values():
+        each.mkdir()
+    stayed: list[bool] = []
+
+    def read(*_: object, **__: object) -> Any:
+        stayed.extend(not remove_unless_kept(each) for each in stores.values())
+        return SimpleNamespace(name="n", entries=1, bytes=1, equal=True, as_json=dict)
+
+    monkeypatch.setattr("freshet.owners.live_checkpoint", lambda *_: stores)
+    monkeypatch.setattr("freshet.commands.verify.live_checkpoint", lambda *_: stores)
+    monkeypatch.setattr("consumers.snapshots.writing.write_snapshot", read)
+    monkeypatch.setattr("spark_jobs.output.find_stores", lambda *_: {})
+    monkeypatch.setattr("spark_jobs.verify.verify_stores", read)
+    words = ["--to=snapshots"] if command == "snapshots make" else ["--against=rebuilt", "--json"]
+    assert cli.run([*command.split(), "shop", *words]) == 0
+    assert stayed == [True, True]
+    assert all(map(remove_unless_kept, stores.values()))
 
 
 @pytest.mark.parametrize("words", [[], ["--dry-run"]])

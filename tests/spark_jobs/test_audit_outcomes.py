@@ -12,6 +12,7 @@ from prometheus_client import generate_latest
 
 from consumers.snapshots.finding import find_snapshots
 from consumers.snapshots.places import Place
+from consumers.store.directory import remove_unless_kept
 from freshet.audit_metrics import AuditMetrics
 from freshet.auditing import Audit, Audited, audit
 from spark_jobs.offsets import TopicBounds
@@ -31,6 +32,7 @@ def audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | 
     live = find_stores(rebuilt(tmp_path / "live"))
 
     def fold(request: RebuildRequest, *_: object) -> None:
+        assert not any(map(remove_unless_kept, live.values())), "they are compared after it"
         rebuilt(request.target)
 
     monkeypatch.setattr("freshet.auditing.asked_owners", lambda *_: dict.fromkeys(live, "a:1"))

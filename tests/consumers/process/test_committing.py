@@ -12,9 +12,11 @@ import pytest
 
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import RETRY_S, Partition
+from consumers.owner.protocol import OwnerError
 from consumers.process.committing import IDLE_FACTOR, PENDING_BYTES_MAX, STEP_S, Committer, in_turn
 from consumers.process.run import make_checkpoint
-from consumers.store.errors import DiskFullError
+from consumers.store.directory import kept
+from consumers.store.errors import DiskFullError, StoreError
 from consumers.store.leader_epochs import UNKNOWN
 from consumers.store.rocks.database import Rocks
 from consumers.store.store import PartitionStore, StoreView
@@ -68,6 +70,45 @@ def test_a_checkpoint_is_of_the_store_that_is_open_and_of_its_topic(tmp_path: Pa
                 with StoreView(Path(found.directory)) as view:
                     assert view.digest() == store.digest()
     assert sorted(int(each.name) for each in kept.iterdir()) == [1, 2]
+
+
+def test_a_checkpoint_is_there_as_long_as_it_is_read(tmp_path: Path) -> None:
+    """Others that are made meanwhile don't remove it; those that nobody reads any more they do."""
+    root = tmp_path / "checkpoints"
+    with closing(open_at(tmp_path)) as store:
+        partition = Partition("shop", 0, Topic("shop", "topic-1", 1), store, Overlay(1_000))
+        fold(store, start())
+
+        def made(offset: int) -> Path:
+            fold(store, *(marker(at) for at in range(store.state.head.offset, offset)))
+            return Path(make_checkpoint(root, partition).directory)
+
+        first = made(2)
+        with kept([first]), kept([first]):
+            for offset in (3, 4, 5):
+                made(offset)
+            assert sorted(int(each.name) for each in first.parent.iterdir()) == [2, 4, 5]
+            with StoreView(first) as view:
+                assert view.head.offset == 2
+        made(6)
+        assert sorted(int(each.name) for each in first.parent.iterdir()) == [5, 6]
+        with pytest.raises(StoreError) as gone, kept([first]):
+            pass
+        assert gone.value.code == "checkpoint_missing"
+
+
+def test_a_checkpoint_of_an_earlier_store_is_not_replaced_while_it_is_read(tmp_path: Path) -> None:
+    """It may have another state at the same offset."""
+    root = tmp_path / "checkpoints"
+    with closing(open_at(tmp_path)) as store:
+        partition = Partition("shop", 0, Topic("shop", "topic-1", 1), store, Overlay(1_000))
+        fold(store, start())
+        earlier = Path(make_checkpoint(root, partition).directory)
+        partition.checkpointed = UNKNOWN
+        with kept([earlier]), pytest.raises(OwnerError) as refused:
+            make_checkpoint(root, partition)
+        assert (refused.value.code, earlier.is_dir()) == ("too_busy", True)
+        assert make_checkpoint(root, partition).directory == str(earlier)
 
 
 class Scripted:
