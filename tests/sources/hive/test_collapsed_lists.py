@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
 from stream.sources.hive.live.metastore import Metastore, ServerList, Transactions, _by_bits
-from stream.sources.hive.rpc.connection import MetastoreConnection
+from stream.sources.hive.rpc.connection import MetastoreConnection, MetastoreRefused
 from stream.sources.hive.rpc.thrift import text
-from stream.sources.hive.structs import LIST, STRUCT, ListValue
+from stream.sources.hive.structs import LIST, STRUCT, ListValue, Struct
 from tests.sources.hive.test_wrong_answers import SETTINGS, Answering
 from tokens import ValidWriteIdList
 
@@ -64,14 +65,47 @@ def test_the_bits_of_a_list_say_which_ids_are_aborted() -> None:
     assert _by_bits(ids, "") == (ids, [])
 
 
+class Functions:
+    """A connection to a metastore with functions of two catalogs, of which ``h`` goes when it is looked at."""
+
+    def __init__(self, catalog: str, *names: str) -> None:
+        self.of = {name: {1: text(name), 2: text("D"), 9: text(catalog)} for name in names}
+        self.place = f"@{catalog}#"
+
+    def call(self, name: str, arguments: Struct) -> Any:
+        """As HMSHandler answers."""
+        if name == "get_all_functions":
+            return {1: (LIST, ListValue(STRUCT, [{1: text("F"), 2: text("D"), 9: text("hive")}]))}
+        if name == "get_databases":
+            return ["d", "empty"] if arguments[1] == text(self.place) else []
+        if name == "get_functions":
+            assert arguments[2] == text("*")
+            return [*self.of] if arguments[1] == text(f"{self.place}d") else []
+        assert (name, arguments[1]) == ("get_function", text(f"{self.place}d"))
+        function = arguments[2][1].decode()
+        if function == "h":
+            raise MetastoreRefused(name, 2, "NoSuchObjectException")
+        return self.of[function]
+
+
+def functions_of(catalog: str, connection: object) -> list[tuple[str, ...]]:
+    """The names of the functions that a metastore tells of."""
+    metastore = Metastore(replace(SETTINGS, catalog=catalog))
+    metastore._connection = cast("MetastoreConnection", connection)
+    return [name for name, _ in metastore.functions()]
+
+
 @pytest.mark.parametrize(("catalog", "is_listed"), [("", True), ("hive", True), ("other", False)])
 def test_functions_are_those_of_the_catalog(catalog: str, is_listed: bool) -> None:
     """Older metastores do not name it: all that they have are of the one that there is."""
     function = {1: text("F"), 2: text("D")} | ({9: text(catalog)} if catalog else {})
-    metastore = Metastore(SETTINGS)
     answer = {1: (LIST, ListValue(STRUCT, [function]))}
-    metastore._connection = cast("MetastoreConnection", Answering(answer))
-    assert [name for name, _ in metastore.functions()] == [("d", "f")] * is_listed
+    assert functions_of("hive", Answering(answer)) == [("d", "f")] * is_listed
+
+
+def test_functions_of_another_catalog_are_listed_by_database() -> None:
+    """The call that tells of all functions tells of those of the catalog ``hive`` alone."""
+    assert functions_of("other", Functions("other", "G", "h", "i")) == [("d", "g"), ("d", "i")]
 
 
 @pytest.mark.parametrize(("db", "names"), [("d", ["d.t"]), ("d.e", [])])

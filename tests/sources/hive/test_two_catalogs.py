@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from serving.sources.hive_objects import read_objects
+from serving.sources.source import WantedObjects
 from stream.sources.hive.live.following import Following, FollowOptions
 from stream.sources.hive.live.metastore import CAPABILITIES, Metastore, MetastoreSettings
 from stream.sources.hive.live.source import end_of_log
-from stream.sources.hive.rpc.thrift import record, text, texts
+from stream.sources.hive.rpc.thrift import integer, record, text, texts
+from stream.sources.hive.structs import Struct
 from stream.sources.status import SourceStatus
+from stream.wire.events import ObjectImage, ObjectSet
 from tests.servers.hive_catalog import HiveCatalog, mapping
 from tests.serving.stack import eventually
 from tests.sources.hive.test_hive_source import Consumer
@@ -73,3 +77,37 @@ def test_each_source_tells_of_its_own_catalog(hive: tuple[str, int], tmp_path: P
         client.drop("t")
         reach([0, 1], "t")
         assert not any(consumer.folded.dead for _, consumer in sources.values())
+
+
+def test_functions_of_another_catalog_are_listed(hive: tuple[str, int], tmp_path: Path) -> None:
+    """The call that tells of all functions tells of those of the catalog ``hive`` alone."""
+    name = f"c{uuid.uuid4().hex[:8]}"
+    with HiveCatalog(hive, f"db{name}") as client:
+        client.create_function("here")
+        client.calls.call("create_catalog", {1: record({1: record({1: text(name), 3: text(f"file:{tmp_path}")})})})
+        for db in (client.db, f"{client.db}x"):
+            made = {1: text(db), 3: text(f"file:{tmp_path}/{db}"), 8: text(name)}
+            client.calls.call("create_database", {1: record(made)})
+        function: Struct = {1: text("There"), 2: text(client.db), 3: text("org.example.F"), 4: text("tester")}
+        numbers = {5: integer(1), 6: integer(1), 7: integer(1)}
+        client.calls.call("create_function", {1: record(function | numbers | {9: text(name)})})
+        with Metastore(MetastoreSettings((hive,), name, timeout_s=60)) as metastore:
+            assert [each for each, _ in metastore.functions()] == [(client.db, "there")]
+            found = read_objects(metastore, WantedObjects("function", "", prefix=(client.db,)), None)
+            assert found.names == [(client.db, "there")]
+        with followed(hive, name) as (following, consumer):
+
+            def whole() -> bool:
+                following.step()
+                return any(is_functions(each) and each.change == "complete" for each in published())
+
+            def published() -> list[ObjectImage | ObjectSet]:
+                changes = [change for each in consumer.transactions for change in each.changes]
+                return [each for each in changes if isinstance(each, (ObjectImage, ObjectSet))]
+
+            def is_functions(change: ObjectImage | ObjectSet) -> bool:
+                return change.kind == "function"
+
+            eventually(whole, what="all functions are published")
+            shown = [each.name for each in published() if is_functions(each) and isinstance(each, ObjectImage)]
+            assert shown == [(client.db, "there")]

@@ -15,6 +15,8 @@ from stream.sources.hive.structs import BOOL, I16, I64, LIST, STRUCT, ListValue,
 
 ENGINE: Final = "hive"
 """Whose column statistics are read: each engine has its own."""
+DEFAULT_CATALOG: Final = "hive"
+"""The one that each metastore has. ``get_all_functions`` tells of no other (``HMSHandler`` names it itself)."""
 AGGREGATES_CACHED: Final = "metastore.aggregate.stats.cache.enabled"
 Values = tuple[str, ...]
 
@@ -47,10 +49,17 @@ class ObjectCalls:
         return self._found("get_function", {1: text(f"@{self.catalog}#{db}"), 2: text(name)}, missing=2)
 
     def functions(self) -> list[tuple[Values, Struct]]:
-        """All functions of the catalog, by (database, name) in lower case."""
+        """All functions of the catalog, by (database, name) in lower case: those that are not dropped meanwhile."""
+        if self.catalog != DEFAULT_CATALOG:
+            return [each for db in self.databases() for each in self._functions_of(db)]
         found = self._connection.call("get_all_functions", {})
         of_catalog = [each for each in field(found, 1, []) if field(each, 9, self.catalog) == self.catalog]
         return [((field(each, 2, "").lower(), field(each, 1, "").lower()), each) for each in of_catalog]
+
+    def _functions_of(self, db: str) -> Iterator[tuple[Values, Struct]]:
+        for name in self._connection.call("get_functions", {1: text(f"@{self.catalog}#{db}"), 2: text("*")}):
+            if (found := self.function(db, name)) is not None:
+                yield (db.lower(), name.lower()), found
 
     # --- partitions ---
 
