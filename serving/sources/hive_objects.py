@@ -1,7 +1,8 @@
 """Reads of a metastore's objects other than tables, for one reader: between two positions, with the table's list.
 
-Partitions and statistics are asked for by their table's name and don't tell its id. So the id is read before them and,
-if anything was logged meanwhile, after them too.
+Partitions and statistics are asked for by their table's name and don't tell its id, nor do statistics tell by which
+write they are. So the id, and the images of what statistics are of, are read before them and, if anything was logged
+meanwhile, after them too.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ from stream.wire.keys import object_name
 from tokens import Position
 
 ATTEMPTS_MAX: Final = 3
-"""Reads of a table whose name is given to another table meanwhile."""
+"""Reads of a table whose name is given to another table meanwhile, or whose statistics are written meanwhile."""
 PARTITIONS_MAX: Final = 500
 """Partitions of one call."""
 
 Name = tuple[str, ...]
 Named = list[tuple[Name, bytes | None]]
+Images = Sequence[Sequence[bytes | None]]
 
 
 def read_objects(metastore: Metastore, wanted: WantedObjects, own_list: str | None, known: int = 0) -> SourceObjects:
@@ -51,33 +53,37 @@ def read_objects(metastore: Metastore, wanted: WantedObjects, own_list: str | No
         lo = metastore.last_event()
         found = _of_catalog(metastore, wanted)
         return _answer(found, wanted, position_of(lo), position_of(metastore.last_event()))
-    for _ in range(ATTEMPTS_MAX):
+    for attempt in range(1, ATTEMPTS_MAX + 1):
         lo, table = seen_table(metastore, wanted.table, own_list)
         if table.image is None:
             return SourceObjects([], [], table.position, table.hi)
-        of_table, statistics_of = _of_table(metastore, wanted, table)
+        partitions = _aggregated(metastore, wanted, table.image)
+        statistics_of = _statistics_of(metastore, wanted, table, table.image, partitions)
+        of_table = _of_table(metastore, wanted, table.image, statistics_of, partitions)
         of_keys = wanted.kind == CONSTRAINTS
         hi = position_of(latest_event(metastore, wanted.table.lower(), lo, known, of_keys=of_keys))
-        if table.position.at_or_past(hi) or _has_id(metastore, wanted.table, table.table_id):
-            shown = _answer(of_table, wanted, table.position, hi)
-            return shown._replace(
-                table_id=table.table_id,
-                table_kind=table.kind,
-                write_ids=table.write_ids,
-                table_image=table.image,
-                statistics_of=statistics_of,
-            )
+        if not table.position.at_or_past(hi):
+            after = metastore.table(wanted.table)
+            if after is None or after.table_id != table.table_id:
+                continue
+            if statistics_of != _statistics_of(metastore, wanted, table, after.image, partitions):
+                if attempt < ATTEMPTS_MAX:
+                    continue
+                statistics_of = ()  # of a table that is written all the time: nobody knows by which write they are
+        shown = _answer(of_table, wanted, table.position, hi)
+        return shown._replace(
+            table_id=table.table_id,
+            table_kind=table.kind,
+            write_ids=table.write_ids,
+            table_image=table.image,
+            statistics_of=statistics_of,
+        )
     raise ReadError("source_failed", f"the name {wanted.table} was given to another table each time that it was read")
 
 
 def _answer(found: Named, wanted: WantedObjects, position: Position, hi: Position) -> SourceObjects:
     images = [] if wanted.names_only and not wanted.names else [image for _, image in found]
     return SourceObjects([name for name, _ in found], images, position, hi)
-
-
-def _has_id(metastore: Metastore, name: str, table_id: int) -> bool:
-    table = metastore.table(name)
-    return table is not None and table.table_id == table_id
 
 
 # --- of no table ---
@@ -124,37 +130,56 @@ def _selected(wanted: WantedObjects, names: Iterable[Name], table_image: bytes |
 
 
 def _of_table(
-    metastore: Metastore, wanted: WantedObjects, table: SourceTable
-) -> tuple[Named, Sequence[Sequence[bytes | None]]]:
-    """The objects, and of statistics the images of all that each of them is of; (): these are not read."""
-    image, kind, name = table.image, wanted.kind, wanted.table
-    assert image is not None, "of a table that exists"
-    keys = [key.name for key in partition_keys(image)]
+    metastore: Metastore, wanted: WantedObjects, table_image: bytes, statistics_of: Images, partitions: Sequence[str]
+) -> Named:
+    """The objects. ``statistics_of``, ``partitions``: as of `_statistics_of`."""
+    kind, name = wanted.kind, wanted.table
+    keys = [key.name for key in partition_keys(table_image)]
     if kind == PARTITION:
-        return _partitions(metastore, wanted, image, keys), ()
-    columns = columns_of(image)
+        return _partitions(metastore, wanted, table_image, keys)
+    columns = columns_of(table_image)
     if kind == CONSTRAINTS:
-        return [((), image_of(metastore.constraints(name), "SQLAllTableConstraints"))], ()
+        return [((), image_of(metastore.constraints(name), "SQLAllTableConstraints"))]
     if kind == STATISTICS:
         found = metastore.statistics(name, columns)
-        return [((), image_of(found, "ColumnStatistics") if found is not None else None)], [[image]]
+        return [((), image_of(found, "ColumnStatistics") if found is not None else None)]
     if kind == AGGREGATE_STATISTICS:
-        partitions = metastore.partition_names(name) if keys else []
-        together = image_of(metastore.aggregate_statistics(name, columns, partitions), "AggrStats")
-        if table.kind != TRANSACTIONAL:
-            return [((), together)], [[]]
-        if len(partitions) > FEW_MAX:  # whether they hold would take longer to read than a reader waits
-            return [((), together)], ()
-        asked = [values_of(each) for each in partitions]
-        return [((), together)], [[*_existing(metastore, name, asked, keys).values()]]
+        return [((), image_of(metastore.aggregate_statistics(name, columns, partitions), "AggrStats"))]
     if kind == PARTITION_STATISTICS:
-        named = _existing(metastore, name, wanted.names, keys)
-        found_by = dict(metastore.partition_statistics(name, columns, [partition_name(keys, each) for each in named]))
-        shown = [
+        there = [each for each, [image] in zip(wanted.names, statistics_of, strict=True) if image is not None]
+        found_by = dict(metastore.partition_statistics(name, columns, [partition_name(keys, each) for each in there]))
+        return [
             (each, image_of(found_by[each], "ColumnStatistics") if each in found_by else None) for each in wanted.names
         ]
-        return shown, [[named.get(each)] for each in wanted.names]
     raise ReadError("source_failed", f"a metastore has no objects of the kind {kind} of a table")
+
+
+def _aggregated(metastore: Metastore, wanted: WantedObjects, table_image: bytes) -> Sequence[str]:
+    """The names of the partitions whose statistics are asked for together."""
+    is_asked = wanted.kind == AGGREGATE_STATISTICS and partition_keys(table_image)
+    return metastore.partition_names(wanted.table) if is_asked else []
+
+
+def _statistics_of(
+    metastore: Metastore, wanted: WantedObjects, table: SourceTable, table_image: bytes, partitions: Sequence[str]
+) -> Images:
+    """Of statistics, the images of all that each of them is of; (): these are not read, or no statistics are wanted.
+
+    ``table_image``: as it is by now. ``partitions``: those whose statistics are asked for together.
+    """
+    if wanted.kind == STATISTICS:
+        return [[table_image]]
+    keys = [key.name for key in partition_keys(table_image)]
+    if wanted.kind == PARTITION_STATISTICS:
+        named = _existing(metastore, wanted.table, wanted.names, keys)
+        return [[named.get(each)] for each in wanted.names]
+    if wanted.kind != AGGREGATE_STATISTICS:
+        return ()
+    if table.kind != TRANSACTIONAL:
+        return [[]]
+    if len(partitions) > FEW_MAX:  # whether they hold would take longer to read than a reader waits
+        return ()
+    return [[*_existing(metastore, wanted.table, [values_of(each) for each in partitions], keys).values()]]
 
 
 def _partitions(metastore: Metastore, wanted: WantedObjects, table_image: bytes, keys: Sequence[str]) -> Named:
