@@ -197,10 +197,11 @@ def answer_from_state(
     found.write_ids = state.ids.text(state.name) if state.kind == TRANSACTIONAL else ""
     found.why = why_unservable(state, voids) or why_converted(state.kind, demand)
     if not found.why:  # else its kind may not be known either, and the source's answer is judged
-        if state.exists:
-            require_write_ids(state.name, state.kind, demand)
         listed = list_of(state)
-        _write_decision(found, decide_table(found, state.kind, listed, state.table_id, demand, kin), state.image)
+        decision = decide_table(found, state.kind, listed, state.table_id, demand, kin)
+        if state.exists:
+            require_write_ids(state.name, state.kind, demand, decision)
+        _write_decision(found, decision, state.image)
 
 
 def answer_from_fill(found: OwnerTable, fill: FillTable, demand: Demand, kin: Kin = NO_KIN) -> None:
@@ -217,9 +218,10 @@ def decide_answer(
     evidence: Evidence, name: str, kind: str, write_ids: str, table_id: int, demand: Demand, kin: Kin = NO_KIN
 ) -> Decision:
     """The decision on a source's answer, fresh or kept as a fill. Raises `MissingWriteIds`."""
-    require_write_ids(name, kind, demand)
     listed = ValidWriteIdList.parse(write_ids) if kind == TRANSACTIONAL and write_ids else None
-    return decide_table(evidence, kind, listed, table_id, demand, kin)
+    decision = decide_table(evidence, kind, listed, table_id, demand, kin)
+    require_write_ids(name, kind, demand, decision)
+    return decision
 
 
 def decide_table(
@@ -244,9 +246,12 @@ def _write_decision(found: OwnerTable, decision: Decision, image: bytes | None) 
     found.code = HISTORY_LOST if decision.history_lost else ""
 
 
-def require_write_ids(name: str, kind: str, demand: Demand) -> None:
-    """Raises `MissingWriteIds` if a demand for a transactional table lacks the list or the id (0: not given)."""
-    if kind != TRANSACTIONAL or (demand.write_ids is not None and demand.table_id):
+def require_write_ids(name: str, kind: str, demand: Demand, decision: Decision) -> None:
+    """Raises `MissingWriteIds` if a demand that a transactional table would meet lacks the list or the id (0).
+
+    What has not reached the demand may be of before the table was converted, or another one: then nothing is missing.
+    """
+    if kind != TRANSACTIONAL or not decision.may_be_served or (demand.write_ids is not None and demand.table_id):
         return
     missing = "valid_write_ids" if demand.write_ids is None else "table_id"
     raise MissingWriteIds(

@@ -182,10 +182,7 @@ def _why_unservable(partition: Partition, place: _Place, request: GetObjects, de
         return CHANGING
     if request.table and (table.name != request.table or bound_id(partition, request.table) != table.table_id):
         return f"{request.table} is not bound to table id {table.table_id} here"
-    why = why_unservable(table, place.head.voids.items()) or why_converted(table.kind, demand)
-    if not why and table.exists:  # else its kind may not be known either
-        require_write_ids(table.name, table.kind, demand)
-    return why
+    return why_unservable(table, place.head.voids.items()) or why_converted(table.kind, demand)
 
 
 def group_belongs_to_table(request: GetObjects) -> bool:
@@ -363,7 +360,7 @@ def _decide(
     members: Iterable[tuple[str, ObjectState]],
     demand: Demand,
 ) -> None:
-    """Decides on the demand by what is shown: the named objects, or the set."""
+    """Decides on the demand by what is shown: the named objects, or the set. Raises `MissingWriteIds`."""
     group, table = place.group, place.table
     assert group is not None
     states = [state for _, state in members if state.image_ordinal] if request.names else []
@@ -381,6 +378,8 @@ def _decide(
     if table is not None and table.kind == TRANSACTIONAL:
         found.write_ids = table.ids.text(table.name)
     decision = decide_table(found, kind, listed, found.table_id, demand, found.kin)
+    if table is not None and table.exists:
+        require_write_ids(table.name, kind, demand, decision)
     found.freshness, found.why, found.served = decision.freshness.value, decision.why, decision.may_be_served
     is_shown = request.kind == FUNCTION or any(state.exists for _, state in members)
     if is_shown and request.kind in _UNLOGGED and decision.freshness is Freshness.FRESH:

@@ -6,7 +6,7 @@ import pytest
 
 from consumers.fold.catalog_state import decode_table
 from consumers.fold.state import Head, Lineage, Void
-from consumers.owner.protocol import FillTable, OwnerTable
+from consumers.owner.protocol import HISTORY_LOST, FillTable, OwnerTable
 from consumers.owner.tables import (
     MissingWriteIds,
     Voids,
@@ -84,6 +84,20 @@ def test_a_transactional_table_without_list_or_id_is_an_error(log: Log, write_id
     assert error.value.hint
 
 
+@pytest.mark.parametrize(("write_ids", "table_id"), [(None, 7), (f"d.t:1:{NONE_OPEN}::", 0), (None, 0)])
+def test_nothing_is_missing_for_an_entry_that_is_behind(log: Log, write_ids: str | None, table_id: int) -> None:
+    """The table may have been converted, or given its name to an external one: whoever reads that has no list."""
+    wanted = _demand(write_ids, table_id, seen=9)
+    for found in (_read(log, wanted, 8), _filled(_fill(8), wanted, "HiveEvent/8")):
+        assert (found.served, found.image, found.freshness) == (False, None, Freshness.STALE)
+        assert not found.needs_source, "the owner may catch up"
+    with pytest.raises(MissingWriteIds):
+        _read(log, wanted, 9)
+    with pytest.raises(MissingWriteIds):
+        _filled(_fill(9), wanted)
+    assert _filled(_fill(9), wanted, epoch=2).code == HISTORY_LOST
+
+
 def test_an_external_table_is_eventual_beyond_the_sessions_position() -> None:
     """Without a list the vector and the watermark decide; a demand with neither is answered as eventual."""
     log = Log()
@@ -137,6 +151,13 @@ def test_an_entry_of_an_earlier_epoch_is_never_served(log: Log) -> None:
 def _fill(lo: int, *, name: str = "d.t", write_ids: str = f"d.t:1:{NONE_OPEN}::") -> FillTable:
     at = f"HiveEvent/{lo}"
     return FillTable(0, "hive", 0, 7, name, "transactional", b"filled", write_ids, at, at, b"")
+
+
+def _filled(fill: FillTable, demand: Demand, watermark: str = "", epoch: int = 1) -> OwnerTable:
+    """The answer of a fill of table 7."""
+    found = view_table(Head(lineages={SHARD: _lineage(watermark, epoch)}), None, 7, b"")
+    answer_from_fill(found, fill, demand)
+    return found
 
 
 def _may(log: Log, fill: FillTable, watermark: str = "", voids: Voids = ()) -> bool:
@@ -211,9 +232,7 @@ def test_a_fill_proves_a_demand_by_its_own_list_and_position() -> None:
     wanted = _demand(f"d.t:1:{NONE_OPEN}::", 7, seen=9)
 
     def served(fill: FillTable, watermark: str = "") -> bool:
-        found = view_table(Head(lineages={SHARD: _lineage(watermark)}), None, 7, b"")
-        answer_from_fill(found, fill, wanted)
-        return found.served
+        return _filled(fill, wanted, watermark).served
 
     assert served(_fill(9))
     assert not served(_fill(8))

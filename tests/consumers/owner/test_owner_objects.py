@@ -216,10 +216,13 @@ def test_a_list_is_unservable_from_the_first_write_to_the_commit(held: Catalog) 
 
 
 def test_a_transactional_table_needs_a_list_for_its_partitions(held: Catalog) -> None:
-    """As for the table itself; and another table's id or name is not answered."""
+    """As for the table itself, once it has reached the session; and another table's id or name is not answered."""
     held.fill(kind="transactional")
-    with pytest.raises(MissingWriteIds):
-        held.ask()
+    for reached in ("", seen(held.ordinal)):
+        with pytest.raises(MissingWriteIds):
+            held.ask(vector=reached)
+    behind = held.ask(vector=seen(held.ordinal + 1))
+    assert (behind.served, behind.needs_source) == (False, False), "it may have been converted since"
     assert not held.ask(write_ids=LIST, table="sales.other").served
 
 
