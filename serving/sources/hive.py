@@ -23,7 +23,7 @@ from serving.sources.privileges import Member, Principal, SourcePrivileges
 from serving.sources.source import SourceLists, SourceObjects, SourceTable, SourceThreads, WantedObjects
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
 from stream.sources.hive.messages import HiveMessageError
-from stream.sources.hive.rpc.connection import MetastoreError, MetastoreUnreachable
+from stream.sources.hive.rpc.connection import MetastoreError, MetastoreTimeUp, MetastoreUnreachable
 from stream.sources.hive.structs import ThriftError
 
 Found = TypeVar("Found")
@@ -102,7 +102,10 @@ class HiveTables:
         try:
             found = read(metastore)
         except MetastoreUnreachable as error:
-            self._breaker.failed(str(error))
+            if isinstance(error, MetastoreTimeUp):
+                self._breaker.succeeded()  # it answers, if slowly: a smaller read may be done in time
+            else:
+                self._breaker.failed(str(error))
             raise ReadError("source_unreachable", str(error), hint=error.hint) from error
         except ReadError:
             self._breaker.succeeded()

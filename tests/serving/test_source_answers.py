@@ -20,7 +20,7 @@ from serving.sources.mariadb import MariaDBRows, row_table
 from serving.sources.source import SchemaChanged, SourceKey, SourceRange, WantedObjects
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, ServerList, Transactions
 from stream.sources.hive.messages import TableObject
-from stream.sources.hive.rpc.connection import MetastoreRefused, MetastoreUnreachable
+from stream.sources.hive.rpc.connection import MetastoreRefused, MetastoreTimeUp, MetastoreUnreachable
 from stream.sources.hive.structs import Struct
 from stream.sources.key_range import KeyRange
 from stream.sources.mariadb.by_range import SelectedRange
@@ -302,6 +302,7 @@ def test_all_calls_of_a_read_share_its_time(monkeypatch: pytest.MonkeyPatch) -> 
         (MetastoreRefused("get_table", 0, "it does not know the call"), "source_failed"),
         (FilterError(1, "no such column"), "bad_filter"),
         (ReadError("source_failed", "its name is given away each time"), "source_failed"),
+        (MetastoreTimeUp("get_table_req: after other calls were answered"), "source_unreachable"),
     ],
 )
 def test_an_answer_that_is_an_error_is_no_failure_in_a_row(

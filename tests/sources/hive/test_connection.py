@@ -18,6 +18,7 @@ from stream.sources.hive.rpc.connection import (
     MetastoreConnection,
     MetastoreRefused,
     MetastoreTimeout,
+    MetastoreTimeUp,
     MetastoreUnreachable,
 )
 from stream.sources.hive.rpc.thrift import long, message, record, text
@@ -153,3 +154,28 @@ def test_no_call_lasts_beyond_the_moment_that_is_set() -> None:
             connection.call("f", {})
         connection.until_s = math.inf
         assert connection.call("f", {}) == 5
+
+
+def test_the_end_of_the_time_of_several_calls_is_told_from_a_call_that_is_not_answered() -> None:
+    """Who has answered calls is not away, however little time was left for the next one."""
+
+    def answer_once(accepted: socket.socket, request: bytes) -> None:
+        accepted.sendall(reply(struct.unpack(">i", request[9:13])[0]))
+        while accepted.recv(65536):  # until the client gives up
+            pass
+
+    def ends(connection: MetastoreConnection, timeout_s: float = 0.0) -> type[MetastoreTimeout]:
+        with pytest.raises(MetastoreTimeout) as caught:
+            connection.call("f", {}, timeout_s=timeout_s)
+        return caught.type
+
+    with listening(answer_once) as address, MetastoreConnection((address,)) as connection:
+        connection.limit(PATIENCE_S)
+        assert connection.call("f", {}) == 5
+        assert ends(connection, timeout_s=0.1) is MetastoreTimeout, "it had all its own time"
+        assert connection.call("f", {}) == 5
+        connection.until_s = time.monotonic() + 0.1
+        assert ends(connection) is MetastoreTimeUp
+        assert ends(connection) is MetastoreTimeUp, "nothing is left for a connection either"
+        connection.limit(0.0)
+        assert ends(connection) is MetastoreTimeout, "nothing was answered"

@@ -5,7 +5,6 @@ The numbers are field numbers of ``hive_metastore.thrift`` (4.0.1), given where 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -110,7 +109,7 @@ class Metastore(PrivilegeCalls):
 
     def limit(self, seconds: float) -> None:
         """From now on no call lasts longer than until ``seconds`` from now. Until the next `limit`."""
-        self._connection.until_s = time.monotonic() + seconds
+        self._connection.limit(seconds)
 
     def __enter__(self) -> Self:
         return self

@@ -40,6 +40,10 @@ class MetastoreTimeout(MetastoreUnreachable):
     code = "metastore_timeout"
 
 
+class MetastoreTimeUp(MetastoreTimeout):
+    """The time that several calls have together is over, of which the metastore has answered those before."""
+
+
 class MetastoreDenied(MetastoreError):
     """The metastore does not accept the name and password; code ``metastore_denied``."""
 
@@ -74,6 +78,8 @@ class MetastoreConnection:
         self._deadline = 0.0
         self.until_s = inf
         """No call lasts beyond this moment of the monotonic clock."""
+        self._has_answered = False
+        """A call since `limit`."""
         self._sequence = 0
         self.opened = 0
         """How many times it was opened, to the same metastore or another one."""
@@ -84,9 +90,10 @@ class MetastoreConnection:
         """The value that the function ``name`` returned, without its type; None if it returns nothing.
 
         ``arguments``: its parameters as a struct. Raises `MetastoreUnreachable`, `MetastoreTimeout`,
-        `MetastoreRefused`, `MetastoreDenied`, `MetastoreError`, `ThriftError`.
+        `MetastoreTimeUp`, `MetastoreRefused`, `MetastoreDenied`, `MetastoreError`, `ThriftError`.
         """
-        self._deadline = min(time.monotonic() + (timeout_s or self._timeout_s), self.until_s)
+        own_deadline = time.monotonic() + (timeout_s or self._timeout_s)
+        self._deadline = min(own_deadline, self.until_s)
         self._sequence += 1
         request = message(name, self._sequence, arguments)
         try:
@@ -99,15 +106,23 @@ class MetastoreConnection:
             late = isinstance(error, TimeoutError)
             what = "did not answer in time" if late else f"closed the connection: {error.strerror or error}"
             failure = MetastoreTimeout if late else MetastoreUnreachable
+            if late and self._has_answered and self.until_s < own_deadline:
+                failure = MetastoreTimeUp
             raise failure(f"{name}: the metastore at {self.address} {what}", hint="its log may tell why") from error
         except BaseException:
             self.close()
             raise
+        self._has_answered = True
         if kind == EXCEPTION and field(result, 2, 0) == UNKNOWN_METHOD:
             raise MetastoreRefused(name, 0, "the metastore does not know this call")
         if kind == EXCEPTION:
             raise MetastoreError(f"{name}: {one_line(str(field(result, 1, 'an unknown error')))}")
         return _value(name, result)
+
+    def limit(self, seconds: float) -> None:
+        """From now on no call lasts longer than until ``seconds`` from now. Until the next `limit`."""
+        self.until_s = time.monotonic() + seconds
+        self._has_answered = False
 
     def close(self) -> None:
         """Closes it. The next call opens another."""
