@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import date, datetime
 from typing import Any, Final, NamedTuple
 
@@ -252,9 +252,16 @@ class _Parser:
 
     def _in(self, place: int, key: PartitionKey, negated: bool) -> Matches:
         """NOT IN differs from each value: the default partition of a typed key does not, as in Hive."""
-        sign, holds = ("!=", all) if negated else ("=", any)
-        parts = [self._compared(place, key, sign, value, value.at) for value in self._constants()]
-        return lambda values: holds(part(values) for part in parts)
+        sign = "!=" if negated else "="
+        texts: set[str] = set()
+        read_as: dict[str, Any] = {}
+        for value in self._constants():
+            wanted = self._wanted(key, sign, value, value.at)
+            if wanted is None:
+                texts.add(value.text)
+            else:
+                read_as[value.text] = wanted
+        return (_is_none_of if negated else _is_one_of)(place, _reader(key.type), texts, read_as)
 
     def _between(self, place: int, key: PartitionKey, negated: bool) -> Matches:
         low = self._constant()
@@ -297,27 +304,59 @@ class _Parser:
             pattern = _like(value)
             return lambda values: pattern.fullmatch(values[place]) is not None
         compare = _COMPARE[sign]
+        read, wanted, text = _reader(key.type), self._wanted(key, sign, value, at), value.text
+        if read is None or wanted is None:
+            return lambda values: compare(values[place], text)
+
+        def matches(values: Sequence[str]) -> bool:
+            found = read(values[place])
+            return found is not None and compare(found, wanted)
+
+        if read is _stored_date and compare is operator.eq:  # which the metastore asks of the partition's name, too
+            return lambda values: values[place].startswith(text) and matches(values)
+        return matches
+
+    def _wanted(self, key: PartitionKey, sign: str, value: _Value, at: int) -> Any:
+        """What values of a key are compared with, as it is read; None: they are compared with it as texts."""
         read = _reader(key.type)
         if read is None or value.text == DEFAULT_PARTITION:
-            text = value.text
-            if read is None and key.type.partition("(")[0].strip().lower() not in _TEXTS and compare not in _EQUALITY:
+            is_text = key.type.partition("(")[0].strip().lower() in _TEXTS
+            if read is None and not is_text and _COMPARE[sign] not in _EQUALITY:
                 raise FilterError(at, f"keys of type {key.type} can only be compared for equality")
             self.as_texts |= key.type.lower() == "timestamp"
-            return lambda values: compare(values[place], text)
+            return None
         is_date = read is _stored_date
         wanted = _date(value.text) if is_date else read(value.text)
         if wanted is None and is_date:
             self.as_texts = True
         elif wanted is None:
             raise FilterError(value.at, f"{excerpt(value.text)} is no {key.type}, which {key.name} is")
+        return wanted
 
-        def matches(values: Sequence[str]) -> bool:
-            found = read(values[place])
-            return found is not None and compare(found, wanted)
 
-        if is_date and compare is operator.eq:  # which the metastore asks of the partition's name, too
-            return lambda values: values[place].startswith(value.text) and matches(values)
-        return matches
+def _is_one_of(place: int, read: Callable[[str], Any] | None, texts: Set[str], read_as: Mapping[str, Any]) -> Matches:
+    """One look for each partition, however many values there are. ``read_as``: what their texts are read as."""
+    if read is None or not read_as:
+        return lambda values: values[place] in texts
+    if read is _stored_date:
+        digits = len("2024-01-01")
+
+        def is_date(values: Sequence[str]) -> bool:
+            text = values[place]
+            wanted = read_as.get(text[:digits])  # the metastore asks for it in the partition's name, too
+            return text in texts or (wanted is not None and read(text) == wanted)
+
+        return is_date
+    wanted = {*read_as.values()}
+    return lambda values: values[place] in texts or read(values[place]) in wanted
+
+
+def _is_none_of(place: int, read: Callable[[str], Any] | None, texts: Set[str], read_as: Mapping[str, Any]) -> Matches:
+    """As `_is_one_of`. What can't be read differs from no value that is read."""
+    if read is None or not read_as:
+        return lambda values: values[place] not in texts
+    unwanted = {None, *read_as.values()}
+    return lambda values: values[place] not in texts and read(values[place]) not in unwanted
 
 
 _EQUALITY: Final = (operator.eq, operator.ne)

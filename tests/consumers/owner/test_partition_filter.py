@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -169,6 +170,60 @@ def test_any_text_is_a_filter_or_refused(text: str) -> None:
         parse_filter(text, KEYS)(ROW)
     except FilterError as error:
         assert "\n" not in str(error)  # noqa: PT017
+
+
+LITERALS = (
+    "5", "-5", "'5'", "'05'", "'+5'", "'x'", "''", "'5.0'", "2024-01-01", "date '2024-02-29'", "'2024-01-01'",
+    "'2024-1-1'", "'2024-01-01 00:00:00'", "'2024-02-30'", "'2024-W01-1'", "timestamp '2024-01-01 00:00:00'",
+    f"'{DEFAULT_PARTITION}'", "99999999999999999999",
+)  # fmt: skip
+VALUES = (
+    "5", "05", "+5", "-5", "-05", "5.0", "", "x", "2024-01-01", "2024-1-1", "2024-01-1", "2024-01-01 00:00:00",
+    "2024-01-01T10:00", "2024-01-01x", "2024-02-29", "2024-02-30", "20240101", DEFAULT_PARTITION,
+    "99999999999999999999",
+)  # fmt: skip
+
+
+def chosen(text: str, of_type: str) -> list[str] | None:
+    """Which of `VALUES` pass, for a key ``k``; None: it is refused."""
+    try:
+        matches = parse_filter(text, [PartitionKey("k", of_type)])
+    except FilterError:
+        return None
+    return [value for value in VALUES if matches([value])]
+
+
+@given(
+    st.sampled_from(["string", "int", "bigint", "date", "DATE", "timestamp", "decimal(10,2)", "varchar(10)"]),
+    st.lists(st.sampled_from(LITERALS), min_size=1, max_size=4),
+)
+def test_in_is_equal_to_one_of_them_and_not_in_differs_from_each(of_type: str, literals: list[str]) -> None:
+    """Whatever its values and the partitions' are read as, or cannot be."""
+    listed = ", ".join(literals)
+    assert chosen(f"k in ({listed})", of_type) == chosen(" or ".join(f"k = {each}" for each in literals), of_type)
+    assert chosen(f"k not in ({listed})", of_type) == chosen(" and ".join(f"k != {each}" for each in literals), of_type)
+
+
+class Looked(list[str]):
+    """A partition's values that count how often one of them is looked at."""
+
+    looks = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        """One of them."""
+        self.looks += 1
+        return super().__getitem__(place)
+
+
+@pytest.mark.parametrize("negated", ["", "not "])
+@pytest.mark.parametrize(("of_type", "value"), [("string", "'x{}'"), ("int", "1{}"), ("date", "'{:04}-01-01'")])
+def test_in_looks_once_at_a_partition_however_many_values_it_has(of_type: str, value: str, negated: str) -> None:
+    """Thousands of values for each of a hundred thousand partitions took a minute, in which nothing else was done."""
+    listed = ",".join(value.format(number) for number in range(1, 3_001))
+    matches = parse_filter(f"k {negated}in ({listed})", [PartitionKey("k", of_type)])
+    row = Looked(["x"])
+    matches(row)
+    assert row.looks <= 2
 
 
 def test_random_filters_agree_with_pythons_own_comparisons() -> None:
