@@ -27,7 +27,8 @@ ToCanonical: TypeAlias = Callable[[Any], bytes]
 _TYPE: Final = "__debezium.source.column.type"
 _LENGTH: Final = "__debezium.source.column.length"
 SCALE: Final = "__debezium.source.column.scale"
-_UINT64: Final = 1 << 64
+_BITS: Final = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
+"""Of the server's types of integers."""
 EPOCH: Final = date(1970, 1, 1)
 MIDNIGHT: Final = datetime(1970, 1, 1)  # noqa: DTZ001  (a DATETIME has no zone)
 _FLOAT: Final = struct.Struct("<f")
@@ -148,15 +149,24 @@ def _digits(said: Mapping[str, str]) -> int:
     return int(said.get(_LENGTH, "0"))
 
 
-def _int(_column: ColumnInfo, said: Mapping[str, str]) -> ToCanonical:
-    is_big = said[_TYPE].upper().startswith("BIGINT UNSIGNED")
+def _int(column: ColumnInfo, _said: Mapping[str, str]) -> ToCanonical:
+    size = _unsigned_size(column.sql_type)
 
     def read(value: int) -> bytes:
         if type(value) is not int:
             raise TypeError
-        return b"%d" % (value % _UINT64 if is_big else value)  # the connector gives large ones as negative
+        return b"%d" % (value + size if value < 0 else value)  # the connector gives large ones as negative
 
     return read
+
+
+def _unsigned_size(sql_type: str) -> int:
+    """How many values a type has that the server has as unsigned, else 0.
+
+    The connector takes some for signed that it reads in DDL: INTEGER UNSIGNED, INT8 UNSIGNED.
+    """
+    kind, *rest = sql_type.lower().replace("(", " ").split() or [""]
+    return 1 << _BITS[kind] if kind in _BITS and "unsigned" in rest else 0
 
 
 def _big(_column: ColumnInfo, _said: Mapping[str, str]) -> ToCanonical:

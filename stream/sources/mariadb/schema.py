@@ -66,7 +66,7 @@ _EXACT_BINARY = frozenset({"varbinary", "tinyblob", "blob", "mediumblob", "longb
 class ColumnInfo:
     """A column and its canonical kind. ``length``: bytes, BINARY and INET only, 0 where it is not known.
 
-    ``problem``: why it can't be cached. ``sql_type``: as the server has it, for people.
+    ``problem``: why it can't be cached. ``sql_type``: as the server has it, for people and connectors.
 
     ``exact``: two values are the same key iff their canonical texts are equal. It is False if scale, fraction or
     padding matter: `1.5` finds DECIMAL `1.50`, and even utf8mb4_bin ignores trailing blanks.

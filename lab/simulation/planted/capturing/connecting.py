@@ -55,7 +55,7 @@ MEANING: Final = (
     connectors(
         "large_numbers_are_negative",
         "a number beyond half of BIGINT UNSIGNED is published as the connector writes it",
-        Replace(values._int, "value % _UINT64 if is_big else value", "value"),
+        Replace(values._int, "value + size if value < 0 else value", "value"),
     ),
     connectors(
         "decimals_lose_their_sign",
