@@ -80,6 +80,17 @@ def session(settings: ConnectionSettings) -> Iterator[Connection]:
         connection.close()
 
 
+@contextlib.contextmanager
+def one_snapshot(connection: Connection) -> Iterator[None]:
+    """Answer what is asked meanwhile as of one moment: that of the first question."""
+    connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        yield
+    finally:
+        if not connection.broken:
+            connection.execute(b"ROLLBACK")
+
+
 def _arguments(settings: ConnectionSettings) -> dict[str, Any]:
     found: dict[str, Any] = {
         "host": settings.host,

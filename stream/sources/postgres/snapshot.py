@@ -27,7 +27,7 @@ from stream.sources.mariadb.snapshot import (
     SourceTimeout,
     keyed,
 )
-from stream.sources.postgres.connection import connect, fetch_all, translate, translated, wait_for
+from stream.sources.postgres.connection import connect, fetch_all, one_snapshot, translate, translated, wait_for
 from stream.sources.postgres.locks import WRITERS, held_tables
 from stream.sources.postgres.selected_rows import quoted
 from stream.sources.postgres.selecting import RowsInOrder, rows_by_key, rows_in_order, rows_in_range
@@ -136,7 +136,12 @@ class PostgresSnapshotReader:
 
     def table(self, name: str, timeout_s: float | None = None) -> TableInfo:
         """A table's columns as the source has them now. Raises as `read` does."""
-        return self._sessions.run(timeout_s, lambda session, _: self._table(session, name))
+
+        def read(session: Connection, _: float) -> TableInfo:
+            with one_snapshot(session):
+                return self._table(session, name)
+
+        return self._sessions.run(timeout_s, read)
 
     def wait_for_position(self, position: str, timeout_s: float) -> bool:
         """Wait until what earlier reads could not prove can be: whoever wrote into their tables then has ended."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import xxhash
 
 from stream.sources.mariadb.schema import NO_PRIMARY_KEY, ColumnInfo, TableFilter, TableInfo
-from stream.sources.postgres.connection import fetch_all
+from stream.sources.postgres.connection import fetch_all, one_snapshot
 
 if TYPE_CHECKING:
     from stream.sources.postgres.connection import Connection
@@ -97,15 +97,18 @@ class Found(NamedTuple):
 def read_tables(connection: Connection, include: TableFilter, publication: str) -> Found:
     """All included tables, by ``schema.table``. Raises the driver's errors (see `connection.translated`).
 
-    Who alters a table holds its lock until everybody sees what was altered. So the locks are asked for first: whatever
-    is committed by then is seen, or is locked.
+    Who alters a table holds its lock until everybody sees what was altered. So the locks are asked for before the
+    snapshot is made: whatever is committed by then is seen, or is locked.
     """
     locked = frozenset(name for (name,) in fetch_all(connection, _LOCKED))
+    with one_snapshot(connection):
+        tables = fetch_all(connection, _TABLES, (publication, publication))
+        all_columns = fetch_all(connection, _COLUMNS + _IN_ORDER)
     columns: dict[tuple[str, str], list[ColumnInfo]] = {}
-    for schema, table, *column in fetch_all(connection, _COLUMNS + _IN_ORDER):
+    for schema, table, *column in all_columns:
         columns.setdefault((schema, table), []).append(_column(column))
     found = {}
-    for schema, table, *row in fetch_all(connection, _TABLES, (publication, publication)):
+    for schema, table, *row in tables:
         if include(schema, table):
             info = _table(schema, table, columns.get((schema, table), []), row)
             found[info.name] = replace(info, prefix=include.prefix_of(info.name, len(info.primary_key)))
@@ -113,7 +116,10 @@ def read_tables(connection: Connection, include: TableFilter, publication: str) 
 
 
 def read_table(connection: Connection, schema: str, table: str) -> TableInfo | None:
-    """A table as whoever reads it finds it, whatever a publication has of it; None: there is none."""
+    """A table as whoever reads it finds it, whatever a publication has of it; None: there is none.
+
+    As of one moment only if it is asked in a snapshot.
+    """
     columns = [_column(row) for _, _, *row in fetch_all(connection, _COLUMNS + _ONE + _IN_ORDER, (schema, table))]
     found = fetch_all(connection, _TABLES + _ONE, ("", "", schema, table))
     if not found:
