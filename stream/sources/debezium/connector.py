@@ -142,13 +142,13 @@ def _matches(patterns: str, name: str) -> bool:
     return any(re.fullmatch(pattern.strip(), name, re.IGNORECASE) for pattern in patterns.split(",") if pattern.strip())
 
 
-def find_connector(connect: KafkaConnect, prefix: str, server: str) -> Connector:
+def find_connector(connect: KafkaConnect, prefix: str, server: str, timeout_s: float = TIMEOUT_S) -> Connector:
     """The connector with ``topic.prefix`` ``prefix``. ``server``: MySQL, MariaDB or PostgreSQL.
 
     Raises `ConnectUnreachable`, also if there is none (yet: a worker that starts has none), and `DebeziumError`: there
     are several, or it can't be a source.
     """
-    url, every = connect.url, _configurations(connect)
+    url, every = connect.url, _configurations(connect, timeout_s)
     found = {name: config for name, config in every.items() if config.get("topic.prefix", "") == prefix}
     hint = "check topic_prefix and connect_url: exactly one connector must write these topics"
     if not found:
@@ -209,9 +209,9 @@ def checked(name: str, config: Mapping[str, str], server: str) -> Connector:
     return Connector(name, choices, tells_ends, publication=publication, slot=slot)
 
 
-def _configurations(connect: KafkaConnect) -> dict[str, dict[str, str]]:
+def _configurations(connect: KafkaConnect, timeout_s: float) -> dict[str, dict[str, str]]:
     """Connector → its configuration."""
-    found = asked(connect, "connectors?expand=info", dict[str, dict[str, Any]])
+    found = asked(connect, "connectors?expand=info", dict[str, dict[str, Any]], timeout_s)
     try:
         return {name: dict(each["info"]["config"]) for name, each in found.items()}
     except (KeyError, TypeError, ValueError):
@@ -222,7 +222,7 @@ def _no_connect(url: str) -> DebeziumError:
     return DebeziumError(f"{url} is not Kafka Connect's REST interface", hint="check connect_url")
 
 
-def asked(connect: KafkaConnect, path: str, kind: type[Answer]) -> Answer:
+def asked(connect: KafkaConnect, path: str, kind: type[Answer], timeout_s: float = TIMEOUT_S) -> Answer:
     """What Kafka Connect answers. Raises `ConnectUnreachable`, `DebeziumError`."""
     url, hint = connect.url, "check connect_url, and its worker"
     request = Request(f"{url.rstrip('/')}/{path}")
@@ -230,7 +230,7 @@ def asked(connect: KafkaConnect, path: str, kind: type[Answer]) -> Answer:
         said = b64encode(f"{connect.user}:{connect.password}".encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {said}")
     try:
-        with urlopen(request, timeout=TIMEOUT_S, context=connect.certificates.client()) as answer:
+        with urlopen(request, timeout=timeout_s, context=connect.certificates.client()) as answer:
             return msgspec.json.decode(answer.read(), type=kind)
     except CertificateError as error:
         raise DebeziumError(str(error), hint=error.hint, code=error.code) from error

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
 
 from stream.kafka.connection import KafkaCluster
-from stream.sources.debezium.connector import ENDS_HINT, NO_ENDS, Connector, KafkaConnect, find_connector
+from stream.sources.debezium.connector import ENDS_HINT, NO_ENDS, TIMEOUT_S, Connector, KafkaConnect, find_connector
 from stream.sources.debezium.errors import ConnectUnreachable, DebeziumError
 from stream.sources.debezium.invalidating import InvalidatingReader
 from stream.sources.debezium.offsets import ConnectorOffsets
@@ -49,6 +48,10 @@ log = structlog.get_logger(__name__)
 VISIBLE_WITHIN_S: Final = 10.0
 CHECK_EVERY_S: Final = 10.0
 """Between two looks at the connector's configuration."""
+_LOOK_TIMEOUT_S: Final = 1.0
+"""How long nothing is published while a look is not answered. Longer with each that was not, up to `TIMEOUT_S`."""
+_LOOKS_SHARE: Final = 10
+"""Of the time, the part that is spent with looks at most."""
 _ANNOTATE_EVERY_S: Final = 1.0
 WORDS_MAX: Final = 16_000
 _NO_CONNECTOR: Final = -1
@@ -88,14 +91,16 @@ class DebeziumSource(MariaDBSource):
         self._told = ""
         """The words about places that the publisher keeps."""
         self._annotate_at = self._look_at = 0.0
+        self._look_timeout_s = _LOOK_TIMEOUT_S
 
     def _check_server(self) -> None:
         super()._check_server()
         self._ask_connector()
 
-    def _ask_connector(self) -> Connector:
+    def _ask_connector(self, timeout_s: float = TIMEOUT_S) -> Connector:
         """Raises `ConnectUnreachable`, `DebeziumError`."""
-        self._connector = find_connector(self._from.connect, self._from.topic_prefix, self._options.settings.product)
+        asked = self._from
+        self._connector = find_connector(asked.connect, asked.topic_prefix, self._options.settings.product, timeout_s)
         return self._connector
 
     def _begin(self, connection: Connection) -> ServerPosition:
@@ -153,8 +158,8 @@ class DebeziumSource(MariaDBSource):
             raise SourceHistoryLost("the source's state does not tell where the connector's topics were read")
         self._check_choice(self._places)
 
-    def _check_choice(self, places: Places) -> None:
-        if self._ask_connector().fingerprint != places.connector:
+    def _check_choice(self, places: Places, timeout_s: float = TIMEOUT_S) -> None:
+        if self._ask_connector(timeout_s).fingerprint != places.connector:
             raise SourceHistoryLost("the connector tells of other tables than before", hint="a new epoch starts")
 
     def _new_schema(self) -> LiveSchema:
@@ -215,15 +220,22 @@ class DebeziumSource(MariaDBSource):
 
     def _look(self) -> None:
         """Look at the connector's configuration once in a while. Raises `DebeziumError`, `SourceHistoryLost`."""
-        if time.monotonic() >= self._look_at and self._places is not None:
-            self._look_at = time.monotonic() + CHECK_EVERY_S
-            with suppress(ConnectUnreachable):  # then it also writes nothing
-                self._check_connector(self._places)
+        began = time.monotonic()
+        if began < self._look_at or self._places is None:
+            return
+        try:
+            self._check_connector(self._places, self._look_timeout_s)
+            self._look_timeout_s = max(_LOOK_TIMEOUT_S, 2 * (time.monotonic() - began))
+        except ConnectUnreachable:  # then it also writes nothing
+            self._look_timeout_s *= 2
+        self._look_timeout_s = min(self._look_timeout_s, TIMEOUT_S)
+        now = time.monotonic()
+        self._look_at = now + max(CHECK_EVERY_S, _LOOKS_SHARE * (now - began))
 
-    def _check_connector(self, places: Places) -> None:
+    def _check_connector(self, places: Places, timeout_s: float = TIMEOUT_S) -> None:
         """As `_check_choice`. If the connector can't be a source any more, all is void."""
         try:
-            self._check_choice(places)
+            self._check_choice(places, timeout_s)
         except DebeziumError:
             self._void_what_follows(places)
             raise

@@ -45,7 +45,7 @@ def test_what_a_connector_has_hidden_is_void_also_when_it_is_mended(
     publisher: Any = SimpleNamespace(annotate=told.append, start_new_epoch=lambda *words: told.append(words))
     source._publisher = publisher
 
-    def bad() -> Any:
+    def bad(*_: object) -> Any:
         raise DebeziumError("it hides changes")
 
     monkeypatch.setattr(source, "_ask_connector", bad)
@@ -56,7 +56,7 @@ def test_what_a_connector_has_hidden_is_void_also_when_it_is_mended(
     assert places is not None
     assert places.offsets == {("pre", 0): 7}
     assert epoch == ("MySQL56/", 7, "history_lost")
-    monkeypatch.setattr(source, "_ask_connector", lambda: SimpleNamespace(fingerprint=5))
+    monkeypatch.setattr(source, "_ask_connector", lambda *_: SimpleNamespace(fingerprint=5))
     with pytest.raises(SourceHistoryLost):
         source._check_choice(places)
 
@@ -93,11 +93,36 @@ def test_the_place_of_a_table_is_told_before_it_is_described(source: DebeziumSou
 def test_a_connect_that_is_away_hides_nothing(source: DebeziumSource, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it the connector writes nothing either, so what was read goes on to be right."""
 
-    def away() -> Any:
+    def away(*_: object) -> Any:
         raise ConnectUnreachable("away")
 
     monkeypatch.setattr(source, "_ask_connector", away)
     source._look()
+
+
+@pytest.mark.parametrize(("answers_in_s", "is_seen"), [(0.01, True), (3.0, True), (inf, False)])
+def test_a_connect_that_answers_late_or_never_takes_a_share_of_the_time(
+    source: DebeziumSource, monkeypatch: pytest.MonkeyPatch, answers_in_s: float, is_seen: bool
+) -> None:
+    """It is asked between two transactions: the source would publish one of them in ten seconds."""
+    now, looks = [0.0], list[tuple[float, bool]]()
+
+    def ask(timeout_s: float = 10.0) -> Any:
+        began = now[0]
+        now[0] += min(timeout_s, answers_in_s)
+        looks.append((now[0] - began, answers_in_s <= timeout_s))
+        if answers_in_s > timeout_s:
+            raise ConnectUnreachable("no answer")
+        return SimpleNamespace(fingerprint=5)
+
+    monkeypatch.setattr("stream.sources.debezium.source.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(source, "_ask_connector", ask)
+    while now[0] < 1_000.0:
+        source._look()
+        now[0] += 0.1
+    assert looks[0][0] <= 1.0
+    assert sum(spent for spent, _ in looks) <= 110.0
+    assert looks[-1][1] is is_seen
 
 
 def test_rows_as_of_xa_are_not_judged_while_nobody_tells_how_the_connector_is_set(
@@ -116,7 +141,7 @@ def test_rows_as_of_xa_are_not_judged_while_nobody_tells_how_the_connector_is_se
         (SimpleNamespace(fingerprint=5), DebeziumError),
     ):
 
-        def ask(connector: Any = connector) -> Any:
+        def ask(_: float, connector: Any = connector) -> Any:
             if isinstance(connector, Exception):
                 raise connector
             return connector
@@ -233,7 +258,7 @@ def test_an_epoch_begins_where_the_topics_end_and_nothing_is_prepared(
     monkeypatch.setattr(f"{module}.check_nothing_is_prepared", lambda _: asked.append("prepared"))
     monkeypatch.setattr(f"{module}.end_of_log", lambda _: answer("logged", GtidPosition.parse(at.position)))
     monkeypatch.setattr(f"{module}.current_position", lambda _: answer("visible", at))
-    monkeypatch.setattr(source, "_ask_connector", lambda: SimpleNamespace(fingerprint=6))
+    monkeypatch.setattr(source, "_ask_connector", lambda *_: SimpleNamespace(fingerprint=6))
     assert source._begin(cast("Any", None)) is at
     assert asked == ["ends", "closed", "prepared", "logged", "visible", "prepared"]
     assert source._places == Places(6, {("pre", 0): 3, ("pre.transaction", 0): 3, ("pre.s.t", 0): 3})

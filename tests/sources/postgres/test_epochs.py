@@ -44,7 +44,7 @@ def test_an_epoch_begins_with_no_table_described(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sources, "check_settings", lambda _: None)
     monkeypatch.setattr(sources, "read_state", lambda _: ServerState(7_000, end, end.lsn))
     monkeypatch.setattr(sources, "slot_of", slot)
-    monkeypatch.setattr(source, "_ask_connector", lambda: SimpleNamespace(fingerprint=5, slot="slot"))
+    monkeypatch.setattr(source, "_ask_connector", lambda *_: SimpleNamespace(fingerprint=5, slot="slot"))
     monkeypatch.setattr(source, "_first_place", lambda _: ServerPosition(AT, 7))
     monkeypatch.setattr(source, "_new_epoch", lambda *words: begun.append(words[-1]))
     schema, _ = schema_of()
