@@ -58,6 +58,7 @@ _TRANSIENT_CODES: Final = frozenset(
     }
 )
 
+NO_LEADER_HINT: Final = "check that every broker is running"
 
 RESERVED_SETTINGS: Final = frozenset(
     {
@@ -133,7 +134,7 @@ class KafkaSettingsError(FreshetError):
 
 
 class KafkaUnreachable(FreshetError):
-    """No broker answered in time; code ``kafka_unreachable``."""
+    """No broker answered in time, or none that leads what was asked for; code ``kafka_unreachable``."""
 
     code = "kafka_unreachable"
 
@@ -200,9 +201,11 @@ def kafka_error(error: KafkaException | KafkaError, kafka: KafkaCluster, doing: 
             + ("; also check the security settings in kafka.extra" if kafka.extra else ""),
         )
     text = cause.str() if isinstance(cause, KafkaError) else str(cause)
+    missing = isinstance(cause, KafkaError) and cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+    if isinstance(cause, KafkaError) and cause.code() in _TRANSIENT_CODES and not missing:
+        return KafkaUnreachable(f"Kafka at {kafka.bootstrap} cannot answer now ({doing}): {text}", hint=NO_LEADER_HINT)
     if isinstance(cause, KafkaError) and (lacking := what_lacks(cause, kafka.extra.get("sasl.username", ""))):
         return KafkaDenied(f"Kafka at {kafka.bootstrap} denied ({doing}): {text}", hint=lacking)
-    missing = isinstance(cause, KafkaError) and cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
     hint = "check the keyspace's name; its source creates the topics" if missing else ""
     return KafkaRequestError(f"Kafka at {kafka.bootstrap} refused ({doing}): {text}", hint=hint)
 
@@ -211,7 +214,7 @@ def call_kafka(kafka: KafkaCluster, doing: str, request: Callable[[], T], *, pat
     """Return ``request()``. Raises `KafkaUnreachable` or `KafkaRequestError` in place of Kafka's exceptions.
 
     For up to ``patience_s`` seconds it is repeated after transient errors, such as a topic or leader that the broker
-    does not know yet.
+    does not know yet. Those are an outage that lasts, once patience ends, but for a topic that is not there.
     """
     deadline = monotonic() + patience_s
     while True:

@@ -16,9 +16,11 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic
 
 from stream.kafka.connection import (
+    NO_LEADER_HINT,
     REQUEST_TIMEOUT_S,
     KafkaCluster,
     KafkaDenied,
+    KafkaUnreachable,
     call_kafka,
     client_settings,
     kafka_error,
@@ -279,7 +281,7 @@ def _create(admin: AdminClient, kafka: KafkaCluster, wanted: list[NewTopic], tim
 
 
 def _await_topic(admin: AdminClient, kafka: KafkaCluster, name: str, timeout_s: float) -> None:
-    """Wait until the brokers know the topic and all its partitions have a leader."""
+    """Wait until the brokers know the topic and all its partitions have a leader. Raises `KafkaUnreachable`."""
     deadline = monotonic() + timeout_s
     while True:
         found = call_kafka(kafka, f"find topic {name}", lambda: admin.list_topics(timeout=timeout_s)).topics.get(name)
@@ -287,9 +289,7 @@ def _await_topic(admin: AdminClient, kafka: KafkaCluster, name: str, timeout_s: 
             return
         if monotonic() > deadline:
             _describe(admin, kafka, name, timeout_s)  # raises if it is not listed for want of a right
-            raise TopicError(
-                f"topic {name} has no leader after {timeout_s:g} s", hint="check that every broker is running"
-            )
+            raise KafkaUnreachable(f"topic {name} has no leader after {timeout_s:g} s", hint=NO_LEADER_HINT)
         sleep(POLL_INTERVAL_S)
 
 

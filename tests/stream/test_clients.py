@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
 from stream.kafka import connection, locations, requests, topics
-from stream.kafka.connection import KafkaCluster, KafkaDenied, KafkaUnreachable
+from stream.kafka.connection import KafkaCluster, KafkaDenied, KafkaRequestError, KafkaUnreachable
 from stream.kafka.locations import LocationsReader
 from stream.kafka.reader import TopicReadError
 from stream.kafka.requests import RETRY_S, RequestsReader
@@ -163,6 +163,36 @@ def test_a_topic_that_was_made_is_there_once_all_its_partitions_are(monkeypatch:
     admin: Any = SimpleNamespace(list_topics=lambda **_: answers.pop())
     topics._await_topic(admin, NOWHERE, "t", 60.0)
     assert not answers
+
+
+def test_a_partition_that_has_no_leader_for_long_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source waits outages out, and ends of a topic that is unfit: this one passes once a broker is back."""
+    clock = iter(range(100))
+    monkeypatch.setattr(topics, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(topics, "POLL_INTERVAL_S", 0.0)
+    monkeypatch.setattr(topics, "_describe", lambda *_: None)
+    admin: Any = SimpleNamespace(list_topics=lambda **_: leaders(1, -1))
+    with pytest.raises(KafkaUnreachable, match="no leader"):
+        topics._await_topic(admin, NOWHERE, "t", 5.0)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_outage"),
+    [
+        (KafkaError._NOENT, True),
+        (KafkaError.LEADER_NOT_AVAILABLE, True),
+        (KafkaError.NOT_LEADER_FOR_PARTITION, True),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, False),
+    ],
+)
+def test_an_error_that_passes_is_an_outage_once_patience_ends(code: int, is_outage: bool) -> None:
+    """But for a topic that is not there, as one with a mistake in its name: no broker that comes back has it."""
+
+    def refuse() -> None:
+        raise KafkaException(KafkaError(code))
+
+    with pytest.raises(KafkaUnreachable if is_outage else KafkaRequestError):
+        connection.call_kafka(NOWHERE, "ask", refuse)
 
 
 @pytest.mark.parametrize("error", [BufferError("full"), KafkaException(KafkaError(KafkaError._INVALID_ARG))])
