@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from stream.sources.mariadb.gtid import FLAVOR, GtidPosition
 from stream.sources.status import SourceStatus, TableReading
 
 _PLACE = ("keyspace", "shard")
@@ -88,11 +89,10 @@ class SourceCollector:
             yield counter
         place = GaugeMetricFamily(
             "freshet_source_sequence",
-            "Sequence of the last transaction read, by GTID domain.",
+            "Sequence of the last transaction read, by MariaDB's GTID domain.",
             labels=(*_PLACE, "domain"),
         )
-        for gtid in status.position.rpartition("/")[2].split(","):
-            domain, _, rest = gtid.partition("-")
-            if rest:
-                place.add_metric([*self._place, domain], int(rest.rpartition("-")[2]))
+        if status.position.startswith(FLAVOR):
+            for domain, (_, sequence) in GtidPosition.parse(status.position).domains.items():
+                place.add_metric([*self._place, str(domain)], sequence)
         yield place

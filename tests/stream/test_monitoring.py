@@ -23,6 +23,8 @@ from stream.sources.status import SourceStatus
 from tests.access.certifying import write
 from tests.serving.stack import eventually, is_closed
 
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+
 
 def ask(port: int, path: str, token: str = "", **headers: str) -> tuple[int, str]:
     """Status and body of a GET."""
@@ -69,6 +71,26 @@ def test_a_source_shows_whether_it_reads_how_far_and_how_late() -> None:
     finally:
         server.shutdown()
         server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("position", "domains"),
+    [
+        ("MariaDB/0-1-7,3-2-9", {"0": 7.0, "3": 9.0}),
+        (f"MySQL56/{UUID}:1", {}),
+        (f"MySQL56/{UUID}:1-5:8", {}),
+        (f"MySQL56/{UUID}:1-5:maint:1-3,4{UUID[1:]}:3", {}),
+        ("Postgres/2:16/B374D848", {}),
+        ("", {}),
+    ],
+)
+def test_metrics_are_told_at_any_position(position: str, domains: dict[str, float]) -> None:
+    """Those of a MySQL with a gap in its GTIDs could not be asked for at all. It has no domains."""
+    status = SourceStatus()
+    status.ready(position)
+    families = list(SourceCollector("shop", "shop/0", status).collect())
+    assert {each.labels["domain"]: each.value for each in families[-1].samples} == domains
+    assert families[-1].name == "freshet_source_sequence"
 
 
 def test_metrics_need_the_token_and_health_does_not() -> None:
