@@ -123,6 +123,8 @@ class DebeziumReader:
                 if not self._assembler.has_news:
                     yield from self._idle()
                     continue
+                if self._topics.transactions not in self._topics.read:
+                    self._look()  # what a statement is behind ends in there
                 self._assembler.begin_round()
                 ends = self._topics.ends()
                 while not self._topics.has_reached(ends):

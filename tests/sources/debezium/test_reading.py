@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from math import inf
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -222,6 +223,27 @@ def test_a_position_passes_no_row_whose_transaction_has_not_ended() -> None:
     with pytest.raises(DebeziumError) as refused:
         list(reader._round())
     assert refused.value.code == "debezium_xa_transaction"
+
+
+def test_no_round_is_over_before_the_topic_of_ends_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A statement would be published before the rows that it is behind, which would then pass for those of XA."""
+    reader, rounds = reader_of(), list[bool]()
+    read: set[str] = set()
+    topics: Any = reader._topics
+    topics.read, topics.poll, topics.close = read, lambda _: (), lambda: None
+    topics.ends, topics.has_reached = dict, lambda _: True
+    reader._assembler.statement(Statement(gtid_of(f"{UUID}:5"), "x", "s", (), 7), Place("p", 0, 7))
+    reader._look_at = inf
+    monkeypatch.setattr(reader, "_look", lambda: read.add(topics.transactions))
+    monkeypatch.setattr(reader._assembler, "begin_round", lambda: rounds.append(topics.transactions in read))
+    told = list[str]()
+    for found in reader.transactions():
+        if found is None:
+            reader.stop()
+        else:
+            told.append(found.position)
+    assert told == [f"MySQL56/{UUID}:1-5"]
+    assert rounds == [True] * (ROUNDS_MAX + 1)
 
 
 def test_a_table_that_is_not_as_its_messages_have_it_is_void() -> None:
