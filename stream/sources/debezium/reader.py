@@ -173,7 +173,8 @@ class DebeziumReader:
         if isinstance(found, RowMessage):
             self._add(found, place)
         elif isinstance(found, Snapshot):
-            self._check_snapshot(found)
+            if not self._topics.is_told_elsewhere(place):
+                self._check_snapshot(found)
         elif found is not None:
             self._see(found, place)
 

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, call_kafka, client_settings
 from stream.kafka.reader import TopicReadError, is_notice, open_consumer
 from stream.sources.debezium.errors import DebeziumError
+from stream.sources.debezium.transactions import Place
 from stream.sources.mariadb.connection import SourceHistoryLost
 
 MESSAGES_MAX: Final = 2_000
@@ -38,6 +39,8 @@ class ConnectorTopics:
         """What is read next of each partition that is read."""
         self.read: set[str] = set()
         """The topics that are read."""
+        self._found_with: Offsets = {}
+        """Where partitions ended when `look_for` found them."""
 
     def topic_of(self, table: str) -> str:
         """The topic with the rows of ``db.table``. Others may be in it, too: it has not all characters of names."""
@@ -103,8 +106,13 @@ class ConnectorTopics:
         wanted = existing.keys() & {self.transactions, *names.values()}
         places = [(name, n) for name in wanted for n in range(existing[name]) if (name, n) not in self.reached]
         self.add(self._offsets(OffsetSpec.earliest(), places))
+        self._found_with |= self._offsets(OffsetSpec.latest(), places)
         new = {name for name, _ in places}
         return sorted(table for table, name in names.items() if name in new)
+
+    def is_told_elsewhere(self, place: Place) -> bool:
+        """Whether a sign of a snapshot is of before, or in the topic of statements, too (PostgreSQL's has none)."""
+        return self.statements in self.read and place.offset < self._found_with.get((place.topic, place.partition), 0)
 
     def has_reached(self, ends: Mapping[tuple[str, int], int]) -> bool:
         """Whether everything before ``ends`` was given by `poll`."""

@@ -109,7 +109,11 @@ def test_what_cannot_be_a_source_is_refused_with_a_code(value: bytes, code: str)
 def reader_of(**options: Any) -> DebeziumReader:
     """A reader that has published four transactions."""
     schema = DebeziumSchema(ConnectionSettings(), TableFilter(("s",)), lambda _: True)
-    topics: Any = SimpleNamespace(statements="p", transactions="p.transaction")
+    topics: Any = SimpleNamespace(
+        statements="p",
+        transactions="p.transaction",
+        is_told_elsewhere=options.get("is_told_elsewhere", lambda _: False),
+    )
     arguments = topics, schema, f"MySQL56/{UUID}:1-4", Places(1), "MySQL", 1 << 20
     return InvalidatingReader(lambda: None, *arguments) if options.get("voids") else DebeziumReader(*arguments)
 
@@ -136,6 +140,19 @@ def test_a_connector_that_began_anew_begins_one_epoch() -> None:
         with pytest.raises(SourceHistoryLost):
             take(reader, value)
         take(reader, value)
+
+
+def test_an_old_snapshot_in_a_topic_that_is_read_from_its_beginning_begins_no_epoch() -> None:
+    """A table that is added to those that are published would void all the others."""
+    asked: list[Place] = []
+
+    def is_told_elsewhere(place: Place) -> bool:
+        asked.append(place)
+        return True
+
+    sign = row(op="r", source={"snapshot": "true", "file": "binlog.7", "pos": 4})
+    take(reader_of(is_told_elsewhere=is_told_elsewhere), wrapped(sign))
+    assert asked == [("p.s.t", 0, 7)]
 
 
 @pytest.mark.parametrize("version", ["1.9.7.Final", "4.0.0.Final"])

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pymysql
 import pytest
 from confluent_kafka import IsolationLevel, KafkaError
+from confluent_kafka.admin import OffsetSpec
 
 from stream.kafka.connection import KafkaCluster
 from stream.sources.debezium import offsets
@@ -100,7 +101,8 @@ def test_what_a_statement_voids_is_said_until_all_before_it_is_published() -> No
 def topics() -> ConnectorTopics:
     """Of a connector, without Kafka."""
     found = ConnectorTopics.__new__(ConnectorTopics)
-    found.prefix, found.transactions, found.reached = "p", "p.transaction", {}
+    found.prefix, found.statements, found.transactions = "p", "p", "p.transaction"
+    found.reached, found.read, found._found_with = {}, {"p"}, {}
     return found
 
 
@@ -140,6 +142,21 @@ def test_an_end_that_was_passed_since_takes_nobody_back(topics: ConnectorTopics,
     assert not topics.has_reached({("p.s.t", 0): is_at + 1})
 
 
+@pytest.mark.parametrize("has_statements", [True, False])
+def test_a_snapshot_is_of_before_where_its_topic_was_found_with_it(
+    topics: ConnectorTopics, monkeypatch: pytest.MonkeyPatch, has_statements: bool
+) -> None:
+    """If the connector began anew since, the topic of statements says so, from where it is read; else nothing might."""
+    ends = {OffsetSpec.earliest(): 2, OffsetSpec.latest(): 9}
+    monkeypatch.setattr(topics, "existing", lambda: {"p": 1, "p.s.t": 1, "p.s.u": 1})
+    monkeypatch.setattr(topics, "_offsets", lambda spec, places: dict.fromkeys(places, ends[spec]))
+    monkeypatch.setattr(topics, "add", topics.reached.update)
+    topics.reached, topics.read = {("p", 0): 3, ("p.s.t", 0): 3}, {"p"} if has_statements else set()
+    assert topics.look_for(["s.t", "s.u"]) == ["s.u"]
+    places = [Place(name, 0, offset) for name, offset in (("p.s.u", 8), ("p.s.u", 9), ("p.s.t", 8), ("p", 8))]
+    assert [topics.is_told_elsewhere(place) for place in places] == [has_statements, False, False, False]
+
+
 @pytest.mark.parametrize(("partitions", "is_in_order"), [((1, 1), True), ((2, 1), False), ((1, 2), False)])
 def test_statements_and_ends_have_an_order(
     topics: ConnectorTopics, partitions: tuple[int, int], is_in_order: bool
@@ -148,7 +165,7 @@ def test_statements_and_ends_have_an_order(
     counts = dict(zip(("p", "p.transaction"), partitions, strict=True)) | {"p.s.t": 3, "other": 2}
     found = {name: SimpleNamespace(partitions=range(count)) for name, count in counts.items()}
     admin: Any = SimpleNamespace(list_topics=lambda timeout: timeout and SimpleNamespace(topics=found))
-    topics._admin, topics._kafka, topics.statements = admin, KafkaCluster("nowhere:1"), "p"
+    topics._admin, topics._kafka = admin, KafkaCluster("nowhere:1")
     if is_in_order:
         assert topics.existing() == {"p": 1, "p.transaction": 1, "p.s.t": 3}
         return

@@ -265,6 +265,7 @@ def test_topics_that_are_made_later_are_read_from_their_beginning(monkeypatch: p
     """Those of tables, and that with the ends of transactions: without it none would ever be published."""
     topics = ConnectorTopics.__new__(ConnectorTopics)
     topics.prefix, topics.transactions, topics.reached = "p", "p.transaction", {("p", 0): 7}
+    topics._found_with = {}
     existing = {"p": 1, "p.transaction": 1, "p.s.t": 2, "p.s.other": 1}
     monkeypatch.setattr(topics, "existing", lambda: existing)
     monkeypatch.setattr(topics, "_offsets", lambda _, places: dict.fromkeys(places, 3))
