@@ -10,7 +10,7 @@ from typing import Final
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, call_kafka, client_settings
+from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, KafkaRequestError, call_kafka, client_settings
 from stream.kafka.reader import TopicReadError, is_notice, open_consumer
 from stream.sources.debezium.errors import DebeziumError
 from stream.sources.debezium.transactions import Place
@@ -18,6 +18,7 @@ from stream.sources.mariadb.connection import SourceHistoryLost
 
 MESSAGES_MAX: Final = 2_000
 _NOT_LEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]")
+_UNKNOWN: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 
 Offsets = dict[tuple[str, int], int]
 """Topic and partition → offset."""
@@ -86,6 +87,7 @@ class ConnectorTopics:
         places: Iterable[tuple[str, int]],
         level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> Offsets:
+        """Raises `SourceHistoryLost` if some of the topics are not there any more, `KafkaUnreachable`."""
         request = {TopicPartition(*place): spec for place in places}
         if not request:
             return {}
@@ -94,7 +96,13 @@ class ConnectorTopics:
             found = self._admin.list_offsets(request, isolation_level=level, request_timeout=REQUEST_TIMEOUT_S)
             return {(place.topic, place.partition): future.result().offset for place, future in found.items()}
 
-        return call_kafka(self._kafka, "list the ends of the connector's topics", ask, patience_s=REQUEST_TIMEOUT_S)
+        try:
+            return call_kafka(self._kafka, "list the ends of the connector's topics", ask, patience_s=REQUEST_TIMEOUT_S)
+        except KafkaRequestError as error:
+            gone = sorted({place.topic for place in request} - self.existing().keys())
+            if not gone:
+                raise
+            raise _deleted(", ".join(gone)) from error
 
     def look_for(self, tables: Iterable[str]) -> list[str]:
         """Read, from their beginning, the topics of ``tables`` that are there now and were not. Returns their tables.
@@ -126,7 +134,7 @@ class ConnectorTopics:
             self.read.update(topic for topic, _ in places)
 
     def poll(self, timeout_s: float) -> Iterable[Message]:
-        """The messages that have arrived. Raises `SourceHistoryLost` if some were deleted before they were read."""
+        """The messages that have arrived. Raises `SourceHistoryLost` if some were deleted, or a topic was."""
         try:
             found = self._consumer.consume(MESSAGES_MAX, timeout_s)
         except KafkaException:
@@ -146,6 +154,8 @@ class ConnectorTopics:
         try:
             is_notice(message)
         except TopicReadError as error:
+            if message.error().code() in _UNKNOWN:
+                raise _deleted(str(message.topic())) from error
             if error.code != "offset_out_of_range":
                 raise
             raise SourceHistoryLost(
@@ -156,6 +166,10 @@ class ConnectorTopics:
     def close(self) -> None:
         """End the reading."""
         self._clients.close()
+
+
+def _deleted(topics: str) -> SourceHistoryLost:
+    return SourceHistoryLost(f"topics of the connector were deleted: {topics}", hint="a new epoch starts")
 
 
 def legal(name: str) -> str:

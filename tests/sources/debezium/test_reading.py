@@ -13,7 +13,8 @@ import pytest
 from confluent_kafka import IsolationLevel, KafkaError
 from confluent_kafka.admin import OffsetSpec
 
-from stream.kafka.connection import KafkaCluster
+from stream.kafka.connection import KafkaCluster, KafkaRequestError
+from stream.kafka.reader import TopicReadError
 from stream.sources.debezium import offsets
 from stream.sources.debezium import schema as asking
 from stream.sources.debezium.connector import KafkaConnect
@@ -26,7 +27,12 @@ from stream.sources.debezium.topics import ConnectorTopics
 from stream.sources.debezium.transactions import ROUNDS_MAX, Place, Transaction
 from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatements
 from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
-from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, ServerSettingsError
+from stream.sources.mariadb.connection import (
+    ConnectionSettings,
+    MariaDBUnreachable,
+    ServerSettingsError,
+    SourceHistoryLost,
+)
 from stream.sources.mariadb.gtid import MysqlGtidSet
 from stream.sources.mariadb.schema import TableFilter
 from stream.wire.events import NO_ROW, RowChange
@@ -155,6 +161,45 @@ def test_a_snapshot_is_of_before_where_its_topic_was_found_with_it(
     assert topics.look_for(["s.t", "s.u"]) == ["s.u"]
     places = [Place(name, 0, offset) for name, offset in (("p.s.u", 8), ("p.s.u", 9), ("p.s.t", 8), ("p", 8))]
     assert [topics.is_told_elsewhere(place) for place in places] == [has_statements, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("found", "refusal"), [({"p": 1}, SourceHistoryLost), ({"p": 1, "p.s.t": 1}, KafkaRequestError)]
+)
+def test_a_topic_that_is_deleted_begins_an_epoch_where_its_end_is_asked_for(
+    topics: ConnectorTopics, monkeypatch: pytest.MonkeyPatch, found: dict[str, int], refusal: type[Exception]
+) -> None:
+    """The source would end, and again after each start, of a topic that nobody will make again."""
+
+    def refuse(*_: object, **__: object) -> Any:
+        raise KafkaRequestError("unknown topic")
+
+    monkeypatch.setattr("stream.sources.debezium.topics.call_kafka", refuse)
+    monkeypatch.setattr(topics, "existing", lambda: found)
+    topics._kafka, topics.reached = KafkaCluster("nowhere:1"), {("p", 0): 3, ("p.s.t", 0): 3}
+    with pytest.raises(refusal):
+        topics.ends()
+
+
+@pytest.mark.parametrize(
+    ("code", "refusal"),
+    [
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, SourceHistoryLost),
+        (KafkaError._AUTO_OFFSET_RESET, SourceHistoryLost),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, TopicReadError),
+    ],
+)
+def test_a_topic_that_is_deleted_begins_an_epoch_where_it_is_read(
+    topics: ConnectorTopics, code: int, refusal: type[Exception]
+) -> None:
+    """As where its messages are deleted. A right that lacks ends the source."""
+    notice = SimpleNamespace(
+        topic=lambda: "p.s.t", partition=lambda: 0, offset=lambda: 3, error=lambda: KafkaError(code)
+    )
+    consumer: Any = SimpleNamespace(consume=lambda *_: [notice])
+    topics._consumer = consumer
+    with pytest.raises(refusal):
+        list(topics.poll(0.0))
 
 
 @pytest.mark.parametrize(("partitions", "is_in_order"), [((1, 1), True), ((2, 1), False), ((1, 2), False)])
