@@ -110,13 +110,13 @@ class MariaDBRows:
         rows = [(row.key, row.image) for row in found.rows]
         return SourceRange(rows, found.number, found.more, lo, hi, began_ms if read.is_primary else 0)
 
-    async def wait(self, position: Position, timeout_s: float) -> bool:
+    async def wait(self, position: Position, timeout_s: float, tables: Collection[str]) -> bool:
         """See `RowSource`."""
         deadline = time.monotonic() + timeout_s
 
         def wait() -> bool:
             left_s = deadline - time.monotonic()  # it may have queued for a thread
-            return left_s > 0 and self._waiter.wait_for_position(str(position), left_s)
+            return left_s > 0 and self._waiter.wait_for_position(str(position), left_s, tables)
 
         try:
             return await self._waits.run(lambda: translated(wait), timeout_s=timeout_s)

@@ -167,8 +167,8 @@ class RowSource(Protocol):
     async def read_range(self, table: RowTable, wanted: KeyRange) -> SourceRange:
         """The first rows of a range. Raises `SchemaChanged` too, and `ReadError` ``bad_key``, ``sort_too_large``."""
 
-    async def wait(self, position: Position, timeout_s: float) -> bool:
-        """Waits until the source reaches ``position``; False if it does not in time."""
+    async def wait(self, position: Position, timeout_s: float, tables: Collection[str]) -> bool:
+        """Waits until reads of ``tables`` prove ``position``; False if they do not in time."""
 
     async def close(self) -> None:
         """Closes its connections."""

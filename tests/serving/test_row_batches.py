@@ -296,7 +296,8 @@ class SlowSource(PartSource):
         self.error, self.waits = error, list[tuple[str, float]]()
 
     async def wait(self, *given: object) -> bool:
-        position, seconds = given
+        position, seconds, tables = given
+        assert tables == {TABLE.name}
         self.waits.append((str(position), float(str(seconds))))
         if self.error is not None:
             raise self.error

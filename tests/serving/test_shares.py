@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Collection
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
@@ -90,7 +91,7 @@ def test_a_wait_for_a_lagging_source_ends_in_its_time_wherever_it_queues() -> No
     begun, patience = [], threading.Event()
 
     class Behind:
-        def wait_for_position(self, _: str, timeout_s: float) -> bool:
+        def wait_for_position(self, _: str, timeout_s: float, tables: Collection[str]) -> bool:  # noqa: ARG002
             begun.append(timeout_s)
             patience.wait(timeout_s)
             return False
@@ -101,7 +102,7 @@ def test_a_wait_for_a_lagging_source_ends_in_its_time_wherever_it_queues() -> No
     rows._waiter = cast("Any", Behind())
 
     async def story() -> None:
-        waits = [rows.wait(Position.parse("MariaDB/0-1-5"), 0.2) for _ in range(40)]
+        waits = [rows.wait(Position.parse("MariaDB/0-1-5"), 0.2, ["shop.t"]) for _ in range(40)]
         assert await asyncio.gather(*waits) == [False] * 40
         await rows.close()
 

@@ -30,7 +30,7 @@ class Reads:
         self._reader = reader
         self._truth = truth
         self._complain = complain
-        self._last = ""
+        self._last = self._last_table = ""
 
     def by_key(self, goods: Sequence[object], parts: Sequence[int]) -> str:
         """Reads rows of both tables in one snapshot. What came of it."""
@@ -81,7 +81,7 @@ class Reads:
         if not self._last:
             return "nothing to wait for"
         try:
-            return "awaited" if self._reader.wait_for_position(self._last, 0.5) else "not awaited"
+            return "awaited" if self._reader.wait_for_position(self._last, 0.5, [self._last_table]) else "not awaited"
         except FreshetError as error:
             return error.code
 
@@ -91,7 +91,7 @@ class Reads:
 
     def _between(self, read: SnapshotRead[Any]) -> tuple[int, int]:
         """The commits that it lies between."""
-        self._last = read.hi
+        self._last, self._last_table = read.hi, read.table.name
         since, until = (max(position_of(text), default=0) for text in (read.position, read.hi))
         if not since <= until:
             self._complain(EXPLAINS, f"a read lies between {read.position} and {read.hi}")

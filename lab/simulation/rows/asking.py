@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -260,9 +260,9 @@ class SimulatedRowSource:
         read.answered = asyncio.get_running_loop().create_future()
         return await read.answered
 
-    async def wait(self, position: Position, timeout_s: float) -> bool:
+    async def wait(self, position: Position, timeout_s: float, tables: Collection[str]) -> bool:
         """See `serving.sources.source.RowSource`."""
-        del timeout_s
+        del timeout_s, tables
         source = self._source
         return Position.parse(source.history.positions[source.engine]).at_or_past(position)
 

@@ -114,8 +114,9 @@ class SourceLookups:
         }
         remaining = max(context.deadline - asyncio.get_running_loop().time(), COMMIT_S)
         if behind and proof.demanded_position is not None:
+            tables = {miss.lookup.table.name for miss in behind.values()}
             try:
-                await source.wait(proof.demanded_position, remaining)
+                await source.wait(proof.demanded_position, remaining, tables)
                 found |= await self._flights.read_many(behind, proves)
             except ReadError as error:
                 found |= dict.fromkeys(behind, error)

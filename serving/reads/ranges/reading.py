@@ -248,7 +248,7 @@ class RangeReads:
 
         found = await read()
         if proof.is_behind(found.position, found.as_of_ms) and proof.demanded_position is not None:
-            await source.wait(proof.demanded_position, max(lookup.left_ms / 1000, COMMIT_S))
+            await source.wait(proof.demanded_position, max(lookup.left_ms / 1000, COMMIT_S), {asked.table.name})
             found = await read()
         decision = proof.judge(found.position, found.as_of_ms)
         if not decision.may_be_served:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -188,7 +188,12 @@ class SnapshotReader:
         """What the server has committed now."""
         return self._sessions.run(None, lambda session, _: current_position(session))
 
-    def wait_for_position(self, position: str, timeout_s: float) -> bool:
+    def wait_for_position(
+        self,
+        position: str,
+        timeout_s: float,
+        tables: Collection[str] | None = None,  # noqa: ARG002  (the log is one)
+    ) -> bool:
         """Wait until the server has committed everything up to ``position``; False if it has not in time.
 
         A read that begins afterwards proves a demand for ``position``. A replica may lag; a primary too, by the time

@@ -7,7 +7,7 @@ known). ``hi``: the end of the log after the snapshot was made. Nothing in the r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -143,9 +143,12 @@ class PostgresSnapshotReader:
 
         return self._sessions.run(timeout_s, read)
 
-    def wait_for_position(self, position: str, timeout_s: float) -> bool:
-        """Wait until what earlier reads could not prove can be: whoever wrote into their tables then has ended."""
-        wanted, awaited = GtidPosition.parse(position), self._writers.awaited()
+    def wait_for_position(self, position: str, timeout_s: float, tables: Collection[str] | None = None) -> bool:
+        """Wait until what earlier reads could not prove can be: whoever wrote into their tables then has ended.
+
+        ``tables``: those that are to be read again; None: any that were read lately.
+        """
+        wanted, awaited = GtidPosition.parse(position), self._writers.awaited(tables)
 
         def wait(session: Connection, deadline: float) -> bool:
             pause = POLL_FIRST_S

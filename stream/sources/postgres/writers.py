@@ -82,8 +82,13 @@ class Writers:
         """Who has not left. Any of them may go on as a transaction that is prepared."""
         return before if any(each.startswith(PREPARED) for each in now) else before & now
 
-    def awaited(self) -> frozenset[str]:
-        """Who keeps the present end of the log from being a bound, of tables that were looked at lately."""
+    def awaited(self, tables: Collection[str] | None = None) -> frozenset[str]:
+        """Who keeps the present end of the log from being a bound. ``tables``: None: those that were looked at lately.
+
+        Writers of other tables, which may go on for hours, keep nobody from proving more of these.
+        """
         with self._lock:
+            if tables is not None:
+                return frozenset().union(*(self._seen[name][-1].writers for name in tables if name in self._seen))
             last = [seen[-1] for seen in self._seen.values()]
             return frozenset().union(*(each.writers for each in last if each.number > self._number - _LATELY))

@@ -171,6 +171,8 @@ def test_a_wait_ends_once_those_have_left_who_kept_a_read_from_proving_more(
     monkeypatch.setitem(sessions._ASKED, snapshot._HOLDERS, lambda *_: holders)
     end = read_goods(reader).end
     assert not reader.wait_for_position(end, 0.01)
+    assert not reader.wait_for_position(end, 0.01, [GOODS.name])
+    assert reader.wait_for_position(end, PATIENCE_S, ["shop.parts"]), "nobody keeps it who writes into another table"
     holders.remove(("7/7",))
     assert reader.wait_for_position(end, PATIENCE_S)
 
