@@ -16,7 +16,7 @@ from .privileges.plans import PrivilegeState
 from .retries import RETRIES, Retries
 from .routing.attempts import QUESTION_S, attempts
 from .sending.credentials import RENEWALS_MAX, Bearer, Tls, Token
-from .sending.requests import arguments, homes, options, unreachable
+from .sending.requests import arguments, homes, may_be_busy, options, unreachable
 from .sending.running import awaiting
 from .session import Consistency, Plan, SessionState
 from .streaming import READ_TIMEOUT_S, Following, Lines, StreamEvent, stream_request
@@ -156,7 +156,7 @@ class AsyncClient:
                 self._router.failed(attempt.url, request.place)
                 if attempt.is_last:
                     raise unreachable(attempt.url, error) from error
-                if isinstance(error, httpx2.TimeoutException):
+                if may_be_busy(error):
                     slow.append(attempt.url)
         raise AssertionError("the last attempt returns or raises")
 

@@ -29,8 +29,8 @@ def attempts(
     """The fronts to ask one after the other, for a request that may take ``timeout_s``.
 
     All but the last have little time beyond the wait that the request allows: a node that is stopped answers nothing.
-    ``slow``: those that did not answer in that time; the caller adds to it. If all others fail, the first of them is
-    asked once more, and has all the time: it may only be busy.
+    ``slow``: those that took a connection and did not answer in that time; the caller adds to it. If all others fail,
+    the last of them is asked once more, and has all the time: it may only be busy.
     """
     wait = request.params.get("max_wait_ms", "")
     patience_s = min(timeout_s, PATIENCE_S + (int(wait) / 1000 if wait.isdigit() else 0))
@@ -39,4 +39,4 @@ def attempts(
         is_last = number == len(chosen) and not slow
         yield Attempt(url, timeout_s if is_last else patience_s, is_last)
     if slow:
-        yield Attempt(slow[0], timeout_s, True)
+        yield Attempt(slow[-1], timeout_s, True)

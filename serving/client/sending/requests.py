@@ -47,5 +47,12 @@ def _traceparent() -> dict[str, str]:
     return {"traceparent": f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"}
 
 
+def may_be_busy(error: httpx2.HTTPError) -> bool:
+    """Whether a front has only taken too long. One to which no connection comes in that time may be switched off."""
+    import httpx2
+
+    return isinstance(error, httpx2.TimeoutException) and not isinstance(error, httpx2.ConnectTimeout)
+
+
 def unreachable(base_url: str, error: httpx2.HTTPError) -> Unreachable:
     return Unreachable(f"{base_url} did not answer: {error or type(error).__name__}", hint="is `freshet serve` up?")

@@ -1,0 +1,66 @@
+"""How long a client waits for each front, and which it asks once more: a dead one costs no request that another answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import httpx2
+import pytest
+
+from serving.client import AsyncClient, FreshetClient
+from serving.client.wire import HttpRequest
+from tests.serving.scripted_front import row, vector
+
+REQUEST = HttpRequest("GET", "/v1/rows/shop/items/1", {})
+BOTH = pytest.mark.parametrize("kind", ["blocking", "asyncio"])
+
+
+class Fronts:
+    """Fronts that need ``takes_s`` for an answer. ``off``: to which no connection comes; ``silent``: a connection of
+    before is still open there; ``asked``: name and time of each request."""
+
+    def __init__(self, takes_s: float = 0.0, off: Sequence[str] = (), silent: Sequence[str] = ()) -> None:
+        self.takes_s, self.off, self.silent = takes_s, off, silent
+        self.asked: list[tuple[str, float]] = []
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        name, time_s = request.url.host, request.extensions["timeout"]["read"]
+        self.asked.append((name, time_s))
+        if name in self.off:
+            raise httpx2.ConnectTimeout("no answer")
+        if name in self.silent or time_s < self.takes_s:
+            raise httpx2.ReadTimeout("slow")
+        status, body = row(vector(shop="1 0-1-5"))
+        return httpx2.Response(status, content=body)
+
+
+def send(kind: str, fronts: Fronts, names: Sequence[str], request: HttpRequest = REQUEST) -> int:
+    """The status of a request of a new client that knows these fronts."""
+    homes, transport = [f"http://{name}" for name in names], httpx2.MockTransport(fronts)
+    if kind == "blocking":
+        with FreshetClient(homes, transport=transport) as client:
+            return client.send(request)[0]
+
+    async def story() -> int:
+        async with AsyncClient(homes, transport=transport) as client:
+            return (await client.send(request))[0]
+
+    return asyncio.run(story())
+
+
+@BOTH
+@pytest.mark.parametrize("names", [["dead", "alive"], ["alive", "dead"], ["dead", "alive", "other"]])
+def test_a_slow_answer_comes_from_a_front_that_lives_whatever_host_is_off(kind: str, names: list[str]) -> None:
+    """No connection comes to it, so it is not taken for a busy one, which would be given all the time that is left."""
+    fronts = Fronts(takes_s=5, off=["dead"])
+    assert send(kind, fronts, names) == 200
+    assert [name for name, _ in fronts.asked].count("dead") == 1
+
+
+@BOTH
+def test_of_two_slow_fronts_the_one_that_was_asked_last_is_waited_for(kind: str) -> None:
+    """The best one may be off, and its connection of before still open; those that were away lately go last."""
+    fronts = Fronts(takes_s=5, silent=["dead"])
+    assert send(kind, fronts, ["dead", "alive"]) == 200
+    assert [name for name, _ in fronts.asked] == ["dead", "alive", "alive"]
