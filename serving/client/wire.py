@@ -74,7 +74,7 @@ class Place(NamedTuple):
 class HttpRequest(NamedTuple):
     """``path`` is percent-encoded; ``body`` is JSON, empty for GET; ``headers``: besides its content type.
 
-    ``place``: the row that it is about, if it is about one.
+    ``place``: the row that it is about, if it is about one. ``wait_ms``: as its body allows, where no parameter does.
     """
 
     method: str
@@ -83,6 +83,7 @@ class HttpRequest(NamedTuple):
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
     place: Place | None = None
+    wait_ms: int = 0
 
 
 HttpResponse: TypeAlias = tuple[int, bytes]
@@ -115,7 +116,8 @@ def rows_request(
     """POST of a batch: (table, key values) pairs. Raises `BadRequest` ``bad_key``."""
     wanted = [{"table": table, "pk": format_key(pk)} for table, pk in keys]
     body = msgspec.json.encode({"keys": wanted, **params})
-    return HttpRequest("POST", f"/v1/rows/{_segment(keyspace)}:batch", {}, body)
+    path, wait = f"/v1/rows/{_segment(keyspace)}:batch", params.get("max_wait_ms")
+    return HttpRequest("POST", path, {}, body, wait_ms=wait if isinstance(wait, int) else 0)
 
 
 def description_request(keyspace: str, table: str) -> HttpRequest:

@@ -1,4 +1,4 @@
-"""How long a client waits for each front, and which it asks once more: a dead one costs no request that another answers."""
+"""How long a client waits for each front, and which it asks once more: a dead one fails no request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import httpx2
 import pytest
 
 from serving.client import AsyncClient, FreshetClient
-from serving.client.wire import HttpRequest
+from serving.client.routing.attempts import PATIENCE_S, attempts
+from serving.client.wire import HttpRequest, row_request, rows_request
 from tests.serving.scripted_front import row, vector
 
 REQUEST = HttpRequest("GET", "/v1/rows/shop/items/1", {})
@@ -64,3 +65,23 @@ def test_of_two_slow_fronts_the_one_that_was_asked_last_is_waited_for(kind: str)
     fronts = Fronts(takes_s=5, silent=["dead"])
     assert send(kind, fronts, ["dead", "alive"]) == 200
     assert [name for name, _ in fronts.asked] == ["dead", "alive", "alive"]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        row_request("shop", "items", (1,), {"max_wait_ms": "2000"}),
+        rows_request("shop", [("items", (1,))], {"max_wait_ms": 2_000}),
+    ],
+    ids=["row", "batch"],
+)
+def test_a_front_has_the_time_that_the_request_lets_it_wait(request_: HttpRequest) -> None:
+    """Of a batch the wait stands in the body: else a front that waits as it may would be passed over."""
+    [first, last] = attempts(["http://one", "http://other"], request_, 35)
+    assert (first.timeout_s, last.timeout_s) == (PATIENCE_S + 2, 35)
+
+
+def test_a_request_that_says_no_wait_has_the_patience_alone() -> None:
+    """The front's own default is less."""
+    [first, _] = attempts(["http://one", "http://other"], rows_request("shop", [("items", (1,))], {}), 35)
+    assert first.timeout_s == PATIENCE_S

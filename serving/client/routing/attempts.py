@@ -33,7 +33,8 @@ def attempts(
     the last of them is asked once more, and has all the time: it may only be busy.
     """
     wait = request.params.get("max_wait_ms", "")
-    patience_s = min(timeout_s, PATIENCE_S + (int(wait) / 1000 if wait.isdigit() else 0))
+    wait_ms = int(wait) if wait.isdigit() else request.wait_ms
+    patience_s = min(timeout_s, PATIENCE_S + wait_ms / 1000)
     chosen = urls[:ATTEMPTS_MAX]
     for number, url in enumerate(chosen, 1):
         is_last = number == len(chosen) and not slow
