@@ -211,6 +211,22 @@ def test_an_object_whose_columns_do_not_name_it_is_refused() -> None:
             kept(world, cache, key)
 
 
+@pytest.mark.parametrize("spelling", ["007", "+7", "-0", " 7", "7\n", "７", 7.0, True, None, b"7", ""])
+def test_an_object_that_is_named_by_another_spelling_of_its_number_is_refused(spelling: Any) -> None:
+    """A front answers for some of them, and no event would invalidate what was kept under such a name."""
+    world, cache = busy_shop(Reader, DictStore())
+    with pytest.raises(BadRequest, match="is named by") as refused:
+        cache.get(cast("Session", Reader(world)), "customer", spelling)
+    assert refused.value.code == "bad_object"
+
+
+def test_an_object_that_is_named_by_the_text_of_its_number_is_the_same_object() -> None:
+    """As an application has it from a path: events spell the number so."""
+    world, cache = busy_shop(Reader, DictStore())
+    assert kept(world, cache, 1)
+    assert cache.get(cast("Session", Reader(world)), "customer", cast("int", "1")).from_store
+
+
 def test_objects_and_rows_share_a_store() -> None:
     """One invalidator keeps both; their entries have different names."""
     store = DictStore()

@@ -8,6 +8,7 @@ all (docs/concepts/application-cache.md).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -26,6 +27,8 @@ ROWS_MAX: Final = 1_000
 """An object with more rows of one table is not kept. It is given, page by page."""
 EXACT_KINDS: Final = frozenset({"int", "year", "bit"})
 """Of the columns that name an object: of others a collation, or a spelling, may make two names one object."""
+_NUMBER: Final = re.compile("0|-?[1-9][0-9]*")
+"""As events spell the numbers that name an object."""
 
 
 class CachedObject(NamedTuple):
@@ -59,6 +62,10 @@ class ObjectCache:
         if tables is None or any(len(columns) != len(key) for columns in tables.values()):
             raise BadRequest(
                 f"{kind} is no object of this cache with {len(key)} columns", hint="see objects", code="bad_object"
+            )
+        if any(_NUMBER.fullmatch(str(part)) is None for part in key):  # a front takes +7 for 7, too, and no event does
+            raise BadRequest(
+                f"{kind} is named by {', '.join(map(repr, key))}", hint="give whole numbers", code="bad_object"
             )
         is_in_doubt = session.is_in_doubt(self._keyspace)  # before the token, as for a row
         vector, newer = Vector.parse_known(session.token)
