@@ -16,7 +16,7 @@ from .privileges.plans import PrivilegeState
 from .retries import RETRIES, Retries
 from .routing.attempts import QUESTION_S, attempts
 from .sending.credentials import RENEWALS_MAX, Bearer, Tls, Token
-from .sending.requests import arguments, homes, may_be_busy, options, unreachable
+from .sending.requests import arguments, homes, is_away, may_be_busy, options, unreachable
 from .sending.running import awaiting
 from .session import Consistency, Plan, SessionState
 from .streaming import READ_TIMEOUT_S, Following, Lines, StreamEvent, stream_request
@@ -113,7 +113,8 @@ class AsyncClient:
                     for event in lines.events(piece):
                         yield event
         except httpx2.HTTPError as error:
-            self._router.failed(home, None)
+            if is_away(error):
+                self._router.failed(home, None)
             raise unreachable(home, error) from error
 
     async def get_bytes(self, uri: str, start: int = 0, end: int | None = None, *, etag: str = "") -> FileBytes:
@@ -153,7 +154,8 @@ class AsyncClient:
             try:
                 return await self._http.request(**chosen, timeout=attempt.timeout_s)
             except httpx2.HTTPError as error:
-                self._router.failed(attempt.url, request.place)
+                if is_away(error):
+                    self._router.failed(attempt.url, request.place)
                 if attempt.is_last:
                     raise unreachable(attempt.url, error) from error
                 if may_be_busy(error):
@@ -168,8 +170,9 @@ class AsyncClient:
             chosen = arguments(home, question.request, self._bearer)
             response = await self._http.request(**chosen, timeout=QUESTION_S)
             status, body = response.status_code, response.content
-        except httpx2.HTTPError:
-            self._router.failed(home, None)
+        except httpx2.HTTPError as error:
+            if is_away(error):
+                self._router.failed(home, None)
         finally:
             self._router.learn(question, status, body)
 

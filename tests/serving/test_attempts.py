@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import httpx2
 import pytest
 
-from serving.client import AsyncClient, FreshetClient
+from serving.client import AsyncClient, FreshetClient, Unreachable
 from serving.client.routing.attempts import PATIENCE_S, attempts
+from serving.client.sending.requests import options
 from serving.client.wire import HttpRequest, row_request, rows_request
 from tests.serving.scripted_front import row, vector
 
@@ -19,15 +20,22 @@ BOTH = pytest.mark.parametrize("kind", ["blocking", "asyncio"])
 
 class Fronts:
     """Fronts that need ``takes_s`` for an answer. ``off``: to which no connection comes; ``silent``: a connection of
-    before is still open there; ``asked``: name and time of each request."""
+    before is still open there; ``crowded``: how many requests find no free connection in the client, before others;
+    ``asked``: name and time of each request."""
 
     def __init__(self, takes_s: float = 0.0, off: Sequence[str] = (), silent: Sequence[str] = ()) -> None:
         self.takes_s, self.off, self.silent = takes_s, off, silent
+        self.crowded = 0
         self.asked: list[tuple[str, float]] = []
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
         name, time_s = request.url.host, request.extensions["timeout"]["read"]
         self.asked.append((name, time_s))
+        if self.crowded:
+            self.crowded -= 1
+            raise httpx2.PoolTimeout("")
+        if request.url.path == "/v1/stream":
+            return httpx2.Response(200, content=b'{"kind":"end","checkpoint":"c1.X"}\n')
         if name in self.off:
             raise httpx2.ConnectTimeout("no answer")
         if name in self.silent or time_s < self.takes_s:
@@ -85,3 +93,50 @@ def test_a_request_that_says_no_wait_has_the_patience_alone() -> None:
     """The front's own default is less."""
     [first, _] = attempts(["http://one", "http://other"], rows_request("shop", [("items", (1,))], {}), 35)
     assert first.timeout_s == PATIENCE_S
+
+
+def test_any_number_of_streams_leaves_connections_for_reads() -> None:
+    """Each holds one while it lasts: with a limit, a read beside them would wait for one in vain."""
+    assert options(35, None)["limits"].max_connections is None
+
+
+@BOTH
+def test_a_front_that_was_not_asked_for_want_of_a_connection_is_not_away(kind: str) -> None:
+    """The client's transport has a limit: reads, streams and the router's questions go to the best front as before."""
+    fronts = Fronts()
+    homes, transport = ["http://one", "http://other"], httpx2.MockTransport(fronts)
+
+    def blocking() -> None:
+        with FreshetClient(homes, transport=transport, sleep=lambda _: None, route=True) as client:
+            fronts.crowded = 1
+            client.get_row("shop", "items", 1)
+            for _ in range(2):
+                fronts.crowded = 1
+                client.send(REQUEST)
+                fronts.crowded = 1
+                assert [event.kind for event in client.stream("shop")] == ["end"]
+
+    async def asynchronous() -> None:
+        async with AsyncClient(homes, transport=transport, sleep=lambda _: asyncio.sleep(0), route=True) as client:
+            fronts.crowded = 1
+            await client.get_row("shop", "items", 1)
+            for _ in range(2):
+                fronts.crowded = 1
+                await client.send(REQUEST)
+                fronts.crowded = 1
+                assert [event.kind async for event in client.stream("shop")] == ["end"]
+
+    if kind == "blocking":
+        blocking()
+    else:
+        asyncio.run(asynchronous())
+    asked = [name for name, _ in fronts.asked]
+    assert asked == [*["one"] * 3, *["one", "other", "one", "one"] * 2]
+
+
+def test_a_request_that_finds_no_free_connection_says_so() -> None:
+    """It is not the front's silence."""
+    fronts = Fronts()
+    fronts.crowded = 1
+    with pytest.raises(Unreachable, match="no connection to http://one is free"):
+        send("blocking", fronts, ["one"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from ..errors import Unreachable
@@ -15,9 +15,16 @@ if TYPE_CHECKING:
     import httpx2
 
 
+KEEPALIVE_MAX: Final = 100
+"""Connections that are kept for later requests. As many are open as requests are under way: a stream holds one."""
+
+
 def options(timeout: float, tls: Tls | None) -> dict[str, Any]:
+    import httpx2
+
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=KEEPALIVE_MAX)
     secured = {"verify": tls.context()} if tls is not None and any(tls) else {}
-    return {"timeout": timeout, **secured}
+    return {"timeout": timeout, "limits": limits, **secured}
 
 
 def homes(base_url: str | Sequence[str]) -> Sequence[str]:
@@ -47,6 +54,13 @@ def _traceparent() -> dict[str, str]:
     return {"traceparent": f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"}
 
 
+def is_away(error: httpx2.HTTPError) -> bool:
+    """Whether a front has not answered. One that was not asked, for want of a free connection here, is not away."""
+    import httpx2
+
+    return not isinstance(error, httpx2.PoolTimeout)
+
+
 def may_be_busy(error: httpx2.HTTPError) -> bool:
     """Whether a front has only taken too long. One to which no connection comes in that time may be switched off."""
     import httpx2
@@ -55,4 +69,6 @@ def may_be_busy(error: httpx2.HTTPError) -> bool:
 
 
 def unreachable(base_url: str, error: httpx2.HTTPError) -> Unreachable:
+    if not is_away(error):
+        return Unreachable(f"no connection to {base_url} is free", hint="does the transport limit their number?")
     return Unreachable(f"{base_url} did not answer: {error or type(error).__name__}", hint="is `freshet serve` up?")
