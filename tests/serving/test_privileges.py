@@ -150,10 +150,14 @@ def test_an_object_is_what_the_request_names(named: dict[str, Any], on: GrantedO
         lambda session: session.get_privileges("ada", "ROOT"),
         lambda session: session.get_roles_of("ada", "user"),
         lambda session: session.get_privilege_set(db="d"),
+        lambda session: session.get_privilege_set("a\0"),
+        lambda session: session.get_privilege_set("ada", ["staff", "\0"]),
+        lambda session: session.get_privileges("ada", db="d\0"),
+        lambda session: session.get_privileges("ada", db="d", table="t", partition=["\0"]),
     ],
 )
 def test_half_a_question_is_refused(ask: Callable[[Session], object]) -> None:
-    """Of another object, or of nobody, the answer would be another one."""
+    """Of another object, or of nobody, the answer would be another one. No name has a NUL."""
     with pytest.raises(BadRequest) as refused:
         ask(session_of(Source()))
     assert refused.value.code == "bad_parameter"

@@ -112,6 +112,7 @@ async def get_privilege_set(front: Front, parameters: PrivilegeSetParameters, _:
     groups: list[str] = json_parameter("groups", parameters.groups, list[str]) or []
     if not parameters.user and not groups:
         raise ReadError("bad_parameter", "neither user nor groups are given")
+    _check_names("user and groups", parameters.user, *groups)
     return await _privileges(front, parameters, Member(parameters.user, tuple(groups)), _object(parameters))
 
 
@@ -134,8 +135,15 @@ def _object(parameters: _OnObject) -> GrantedObject:
     if table and "." in db:
         hint = "db.table would not tell which table it is: ask the metastore for it, or rename the database"
         raise ReadError("bad_parameter", f"db: {db!r} has a dot", hint=hint)
+    _check_names("db, table, partition and column", db, table, column, *values)
     kind = "COLUMN" if column else "PARTITION" if values else "TABLE" if table else "DATABASE" if db else "GLOBAL"
     return GrantedObject(kind, db, table, tuple(values), column)
+
+
+def _check_names(what: str, *names: str) -> None:
+    """A database that takes no NUL fails then, and a metastore may try it again until it counts as away."""
+    if any("\0" in name for name in names):
+        raise ReadError("bad_parameter", f"{what}: one of them contains a NUL character")
 
 
 def _principal(parameters: PrincipalParameters | PrivilegesParameters) -> Principal:
