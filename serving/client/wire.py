@@ -92,7 +92,8 @@ HttpResponse: TypeAlias = tuple[int, bytes]
 
 @lru_cache(maxsize=1024)
 def _segment(name: str) -> str:
-    return quote(name, safe="")
+    segment = quote(name, safe="")
+    return segment.replace(".", "%2E") if segment in (".", "..") else segment  # as of a key
 
 
 def row_request(keyspace: str, table: str, pk: Sequence[object], params: Mapping[str, str]) -> HttpRequest:

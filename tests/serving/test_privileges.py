@@ -163,6 +163,16 @@ def test_half_a_question_is_refused(ask: Callable[[Session], object]) -> None:
     assert refused.value.code == "bad_parameter"
 
 
+@pytest.mark.parametrize("name", [".", "..", "a/b", "%2E", "ä"])
+def test_any_name_of_a_principal_reaches_the_source(name: str) -> None:
+    """A segment that is a dot or two would be removed from the path on the way."""
+    source = Source()
+    session = session_of(source)
+    assert session.get_role_principals(name).grants == [GRANT]
+    assert session.get_privileges(name).privileges == [PRIVILEGE]
+    assert source.asked == [(name,), (Principal(name, "USER"), None, "")]
+
+
 def test_an_unknown_role_or_object_is_not_found() -> None:
     """404 with an answer, as of a row."""
     source = Source()
