@@ -163,6 +163,22 @@ def test_half_a_question_is_refused(ask: Callable[[Session], object]) -> None:
     assert refused.value.code == "bad_parameter"
 
 
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda session: session.get_privilege_set("ada", "staff"),
+        lambda session: session.get_privileges("ada", db="d", table="t", partition="2024"),
+        lambda session: session.get_privilege_set("ada", db="d", table="t", partition="2024"),
+    ],
+)
+def test_one_text_is_no_list_of_groups_or_values(ask: Callable[[Session], object]) -> None:
+    """It would be one of its letters: what the groups s, t, a and f may do."""
+    source = Source()
+    with pytest.raises(BadRequest, match="is the text") as refused:
+        ask(session_of(source))
+    assert (refused.value.code, source.asked) == ("bad_parameter", [])
+
+
 @pytest.mark.parametrize("name", [".", "..", "a/b", "%2E", "ä"])
 def test_any_name_of_a_principal_reaches_the_source(name: str) -> None:
     """A segment that is a dot or two would be removed from the path on the way."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from .. import wire
+from ..errors import BadRequest
 from ..session import Plan, SessionState, json_text
 from .answers import PrincipalType, PrivilegesAnswer, RoleGrantsAnswer, RolesAnswer
 
@@ -76,7 +77,7 @@ class PrivilegeState(SessionState):
         """What a user in these groups may do with an object, directly and through roles. Without ``db``: globally."""
         query = _object(db, table, partition, column) | ({"user": user} if user else {})
         if groups:
-            query["groups"] = json_text(list(groups))
+            query["groups"] = _json_list("groups", groups)
         return (yield from self._plan_privileges(PrivilegesAnswer, "privileges", (), query, catalog, max_wait_ms))
 
     def _plan_privileges(
@@ -98,5 +99,13 @@ class PrivilegeState(SessionState):
 
 
 def _object(db: str, table: str, partition: Sequence[str], column: str) -> dict[str, str]:
-    named = {"db": db, "table": table, "column": column, "partition": json_text(list(partition)) if partition else ""}
+    named = {"db": db, "table": table, "column": column}
+    named["partition"] = _json_list("partition", partition) if partition else ""
     return {name: text for name, text in named.items() if text}
+
+
+def _json_list(name: str, texts: Sequence[str]) -> str:
+    """Raises `BadRequest` ``bad_parameter`` for one text, which is a sequence of texts too: of its letters."""
+    if isinstance(texts, str):
+        raise BadRequest(f"{name} is the text {texts!r}", hint="give a list of texts", code="bad_parameter")
+    return json_text(list(texts))
