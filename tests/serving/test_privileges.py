@@ -14,6 +14,7 @@ from serving.client.sending.requests import arguments
 from serving.client.wire import HttpRequest
 from serving.http.app import make_app
 from serving.http.front import make_front
+from serving.http.privileges.routes import GROUPS_MAX
 from serving.locations.refreshing import Locations
 from serving.reads.spaces import TableSpace
 from serving.sources.hive_privileges import read_privileges, read_role_principals, read_roles_of
@@ -150,6 +151,7 @@ def test_an_object_is_what_the_request_names(named: dict[str, Any], on: GrantedO
         lambda session: session.get_privileges("ada", "ROOT"),
         lambda session: session.get_roles_of("ada", "user"),
         lambda session: session.get_privilege_set(db="d"),
+        lambda session: session.get_privilege_set("ada", ["g"] * (GROUPS_MAX + 1)),
         lambda session: session.get_privilege_set("a\0"),
         lambda session: session.get_privilege_set("ada", ["staff", "\0"]),
         lambda session: session.get_privileges("ada", db="d\0"),
@@ -157,7 +159,7 @@ def test_an_object_is_what_the_request_names(named: dict[str, Any], on: GrantedO
     ],
 )
 def test_half_a_question_is_refused(ask: Callable[[Session], object]) -> None:
-    """Of another object, or of nobody, the answer would be another one. No name has a NUL."""
+    """Of another object, or of nobody, the answer would be another one. No name has a NUL, nobody so many groups."""
     with pytest.raises(BadRequest) as refused:
         ask(session_of(Source()))
     assert refused.value.code == "bad_parameter"

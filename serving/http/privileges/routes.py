@@ -24,6 +24,8 @@ from serving.sources.privileges import Member, Principal
 
 GLOBAL: Final = GrantedObject("GLOBAL")
 """No object."""
+GROUPS_MAX: Final = 1_000
+"""In one question: a metastore asks its database several times for each. A user of Active Directory is in no more."""
 
 
 PrincipalName = Annotated[str, Meta(description="The name of the user, role or group.")]
@@ -71,7 +73,9 @@ class PrivilegeSetParameters(_OnObject, kw_only=True):
     """Of what a user in some groups may do."""
 
     user: Annotated[str, Meta(description="The user's name. User, groups or both must be given.")] = ""
-    groups: Annotated[str, Meta(description="JSON array of the groups that the user is in.")] = ""
+    groups: Annotated[str, Meta(description=f"JSON array of the groups that the user is in, at most {GROUPS_MAX}.")] = (
+        ""
+    )
 
 
 async def get_roles(front: Front, parameters: RolesParameters, __: None) -> Response:
@@ -112,6 +116,8 @@ async def get_privilege_set(front: Front, parameters: PrivilegeSetParameters, _:
     groups: list[str] = json_parameter("groups", parameters.groups, list[str]) or []
     if not parameters.user and not groups:
         raise ReadError("bad_parameter", "neither user nor groups are given")
+    if len(groups) > GROUPS_MAX:
+        raise ReadError("bad_parameter", f"{len(groups)} groups are given, and {GROUPS_MAX} may be")
     _check_names("user and groups", parameters.user, *groups)
     return await _privileges(front, parameters, Member(parameters.user, tuple(groups)), _object(parameters))
 
