@@ -75,4 +75,5 @@ def metastore_of(keyspace: str, source: HiveSourceSettings) -> MetastoreSettings
         source.user,
         source.password.get_secret_value(),
     )
-    return MetastoreSettings(source.addresses, source.catalog or keyspace, source.call_timeout_s, access)
+    catalog = (source.catalog or keyspace).lower()  # as the metastore writes it, also in its events
+    return MetastoreSettings(source.addresses, catalog, source.call_timeout_s, access)

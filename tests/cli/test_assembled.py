@@ -138,6 +138,18 @@ def test_a_metastore_is_followed_as_the_settings_say(started: Started) -> None:
     assert following._options == FollowOptions(metastore, "k/0", 13, 14.0, 15.0, 1.2)
 
 
+@pytest.mark.parametrize(("keyspace", "catalog"), [("Hive", None), ("k", "Hive")])
+def test_a_catalog_with_a_capital_letter_is_followed_as_its_events_name_it(
+    keyspace: str, catalog: str | None, started: Started
+) -> None:
+    """They have lower case, as the metastore does: none of them would be this catalog's, and each table stale."""
+    source = {"kind": "hive"} | ({"catalog": catalog} if catalog else {})
+    write(keyspaces={keyspace: {"kind": "catalog", "source": source}})
+    assert cli.run(["source", "hive", keyspace]) == 0
+    [(following, _)] = started.sources
+    assert following._options.settings.catalog == "hive"
+
+
 def test_a_server_and_its_replicas_are_reached_as_the_settings_say() -> None:
     """A replica without a port listens where its server does."""
     source = MariaDBSourceSettings(
