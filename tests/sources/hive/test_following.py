@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stream.sources.hive.live import fetching
+from stream.sources.hive.live.following import HiveHistoryLost
 from stream.sources.hive.live.members import read_chunk
 from stream.sources.hive.live.metastore import Transactions
 from stream.sources.hive.progress import Progress
@@ -146,3 +149,50 @@ def test_a_list_of_transactions_is_as_old_as_the_log_before_it(monkeypatch: pyte
     found = fetcher.submit(("d.t",)).result()
     fetcher.close()
     assert (found.listed_at, found.lo, fetcher.oldest_list()) == (BEGIN, BEGIN + 1, BEGIN)
+
+
+@pytest.mark.parametrize("newer", [0, 1])
+def test_a_log_that_was_lost_and_is_as_long_again_is_noticed(
+    source: Source, monkeypatch: pytest.MonkeyPatch, newer: int
+) -> None:
+    """What it had at the position is not what was published. Its events would be taken for those that follow."""
+    source.complete()
+    log_other = source.server.log_transaction
+    log_other("OPEN_TXN", fromTxnId=5, toTxnId=5)
+    source.following._drain(BEGIN + 1)
+    source.server.log.clear()
+    for txn in range(6, 7 + newer):
+        log_other("OPEN_TXN", fromTxnId=txn, toTxnId=txn)
+    monkeypatch.setattr(source.following, "_look_at_s", 0.0)
+    monkeypatch.setattr(source.following, "_followed_s", 0.0)
+    with pytest.raises(HiveHistoryLost):
+        source.following.step()
+
+
+@pytest.mark.parametrize("is_after_an_outage", [False, True])
+def test_a_log_is_compared_with_what_was_published_after_an_outage_or_an_idle_second(
+    source: Source, monkeypatch: pytest.MonkeyPatch, is_after_an_outage: bool
+) -> None:
+    """Not with each read: a busy log would be asked twice as often. Events that were cleaned away are no loss."""
+    source.complete()
+    server, following, asked = source.server, source.following, list[int]()
+    log_transaction, events = server.log_transaction, server.events
+    log_transaction("OPEN_TXN", fromTxnId=5, toTxnId=5)
+    following._drain(BEGIN + 1)
+    monkeypatch.setattr(following, "_look_at_s", inf)
+    monkeypatch.setattr(following, "_followed_s", inf)
+
+    def counted(after: int, count: int) -> list[dict[str, Any]]:
+        asked.append(after)
+        if is_after_an_outage and len(asked) == 1:
+            raise MetastoreUnreachable("no metastore answers")
+        return [each for each in events(after, count) if each["eventId"] != BEGIN + 1][:count]
+
+    monkeypatch.setattr(server, "events", counted)
+    log_transaction("COMMIT_TXN", txnid=5)
+    with pytest.raises(MetastoreUnreachable) if is_after_an_outage else nullcontext():
+        following._read_events()
+    if is_after_an_outage:
+        following._read_events()
+    assert asked == ([BEGIN + 1, BEGIN + 1, BEGIN] if is_after_an_outage else [BEGIN + 1])
+    assert following._at == BEGIN + 2

@@ -10,6 +10,7 @@ import threading
 import time
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
@@ -142,6 +143,8 @@ class Following:
         self._looked: _Look | None = None
         """The last look at the end of the log, until that is reached."""
         self._look_at_s = time.monotonic()
+        self._followed_s = -inf
+        """When the log last had something new. -inf: it has failed to answer since, and may be another one."""
         self._reconcile_at_s = self._look_at_s + options.reconcile_s
 
     def _compose(self) -> None:
@@ -225,6 +228,7 @@ class Following:
 
     def _read_events(self) -> int:
         """Publish the next events; how many there were."""
+        followed_s, self._followed_s = self._followed_s, -inf
         self._take_translated()
         self._look_at_end()
         rows = self._metastore.events(self._at, EVENTS_MAX)
@@ -232,8 +236,11 @@ class Following:
             raise HiveHistoryLost(f"the log has no event {self._at + 1}: its first one is {rows[0]['eventId']}")
         if not rows and self._looked is not None and self._at < self._looked.end:
             raise self._deleted(self._looked.end)
+        if rows and time.monotonic() - followed_s >= LOOK_S:
+            check_event(self._metastore, self._at, self._checksum)
         for row in rows:
             self._take(row)
+        self._followed_s = time.monotonic() if rows else followed_s
         if self._looked is not None and self._at >= self._looked.end:
             self._publisher.stamp(self._looked.as_of_ms)
             self._status.caught_up(self._looked.as_of_ms)
@@ -251,6 +258,8 @@ class Following:
         end = self._metastore.last_event()
         if end < self._at:
             raise HiveHistoryLost(f"the log ends at event {end}, and event {self._at} was published")
+        if end == self._at:
+            check_event(self._metastore, self._at, self._checksum)  # a log may have been lost, and be as long again
         self._looked = _Look(end, as_of_ms)
 
     def _deleted(self, end: int) -> HiveHistoryLost:
@@ -488,6 +497,16 @@ class Following:
             self._rebound.clear()
             self._foreign_keys.settled()
         return bool(ended)
+
+
+def check_event(metastore: Metastore, at: int, checksum: int) -> None:
+    """Raises `HiveHistoryLost` if the log has another event ``at`` than that of ``checksum`` (0: unknown).
+
+    One that was cleaned away is no loss.
+    """
+    rows = metastore.events(at - 1, 1) if at and checksum else []
+    if rows and rows[0]["eventId"] == at and checksum_of(rows[0]) != checksum:
+        raise HiveHistoryLost(f"event {at} of the log is another one than that which was published")
 
 
 def event_id_of(position: str) -> int:

@@ -14,10 +14,9 @@ import structlog
 
 from stream.kafka.connection import KafkaUnreachable
 from stream.publish.publisher import PublisherLost
-from stream.sources.hive.live.following import Following, FollowOptions, HiveHistoryLost, event_id_of
+from stream.sources.hive.live.following import Following, FollowOptions, HiveHistoryLost, check_event, event_id_of
 from stream.sources.hive.live.metastore import Metastore, Transactions
 from stream.sources.hive.messages import FLAVOR
-from stream.sources.hive.progress import checksum_of
 from stream.sources.hive.rpc.connection import MetastoreError
 from stream.sources.hive.structs import ThriftError
 from stream.sources.status import SourceStatus
@@ -128,9 +127,10 @@ class HiveSource:
             return
         if end < at:
             self._lose_history(HiveHistoryLost(f"the log ends at event {end}, and event {at} was published"))
-        rows = metastore.events(at - 1, 1) if at else []
-        if rows and resume.checksum and rows[0]["eventId"] == at and checksum_of(rows[0]) != resume.checksum:
-            self._lose_history(HiveHistoryLost(f"event {at} of the log is another one than that which was published"))
+        try:
+            check_event(metastore, at, resume.checksum)
+        except HiveHistoryLost as lost:
+            self._lose_history(lost)
 
     def _lose_history(self, lost: HiveHistoryLost) -> None:
         log.error("history lost", shard=self._options.shard, reason=str(lost))
