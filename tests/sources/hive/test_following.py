@@ -17,6 +17,7 @@ from stream.sources.hive.live.members import read_chunk
 from stream.sources.hive.live.metastore import Transactions
 from stream.sources.hive.progress import Progress
 from stream.sources.hive.rpc.connection import MetastoreUnreachable
+from stream.sources.hive.structs import ThriftError
 from stream.wire.events import BindName, TableImage
 from tests.sources.hive.test_wrong_answers import BEGIN, SETTINGS, Server, Source
 
@@ -41,11 +42,12 @@ def test_a_table_that_went_without_an_event_is_forgotten_after_a_sweep(source: S
     assert (dropped, source.following._translator.tables) == ([9], {"d.t": 7})
 
 
+@pytest.mark.parametrize("error", [MetastoreUnreachable("no metastore answers"), ThriftError("the answer is cut off")])
 def test_a_sweep_whose_fetch_failed_reads_the_same_tables_again(
-    source: Source, monkeypatch: pytest.MonkeyPatch
+    source: Source, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """Else those of the chunk that failed would be unknown until their next event."""
-    fails, tables = [MetastoreUnreachable("no metastore answers")], source.server.tables
+    fails, tables = [error], source.server.tables
 
     def failing(names: list[str]) -> object:
         if fails:
@@ -53,7 +55,7 @@ def test_a_sweep_whose_fetch_failed_reads_the_same_tables_again(
         return tables(names)
 
     monkeypatch.setattr(source.server, "tables", failing)
-    with pytest.raises(MetastoreUnreachable):
+    with pytest.raises(type(error)):
         source.sweep()
     source.sweep()
     assert [table_id for table_id, _, _ in source.images()] == [7]

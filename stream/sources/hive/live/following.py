@@ -28,7 +28,6 @@ from stream.sources.hive.messages import FLAVOR
 from stream.sources.hive.progress import Progress, checksum_of
 from stream.sources.hive.recent_drops import RecentDrops
 from stream.sources.hive.recent_ids import RecentWriteIds
-from stream.sources.hive.rpc.connection import MetastoreError
 from stream.sources.hive.translator import HiveTranslator
 from stream.sources.status import SourceStatus
 from stream.wire.events import (
@@ -434,7 +433,7 @@ class Following:
             fetched = sweep.next()
             if fetched is not None:
                 self._images.take(fetched, in_sweep=True)
-        except MetastoreError:
+        except BaseException:
             self._end_sweep()  # its chunks are fetched again, after those that were published
             raise
         if fetched is not None:
