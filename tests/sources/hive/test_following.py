@@ -19,6 +19,7 @@ from stream.sources.hive.progress import Progress
 from stream.sources.hive.rpc.connection import MetastoreUnreachable
 from stream.sources.hive.structs import ThriftError
 from stream.wire.events import BindName, TableImage
+from tests.serving.stack import eventually
 from tests.sources.hive.test_wrong_answers import BEGIN, SETTINGS, Server, Source
 
 NAMES = {"d.t": 7, "d.gone": 9}
@@ -70,6 +71,32 @@ def test_an_id_that_does_not_follow_those_before_has_its_tables_list_read_again(
     server.log.append(event | {"message": json.dumps(message)})
     source.following._drain(server.last_event())
     assert list(source.following._progress.dirty) == ["d.t"]
+
+
+@pytest.mark.parametrize("event", ["INSERT", "UPDATE_TBL_COL_STAT_EVENT"])
+def test_a_table_that_is_written_without_a_pause_keeps_nothing_else_waiting(
+    source: Source, monkeypatch: pytest.MonkeyPatch, event: str
+) -> None:
+    """Each time that it is fetched it has been written again: a sweep would never end, and most reads find nothing."""
+    server, tables = source.server, source.server.tables
+
+    def written_again(names: list[str]) -> object:
+        found = tables(names)
+        if "d.t" in names:
+            server.write(event)
+        return found
+
+    monkeypatch.setattr(server, "tables", written_again)
+    following = source.following
+    progress = following._progress
+
+    def is_done() -> bool:
+        following.step()
+        left = progress.sweeping, progress.parted is not None, progress.detailed is not None, progress.objects_due
+        return not any(left)
+
+    eventually(is_done, what="all else", timeout_s=10)
+    assert "d.t" in progress.dirty, "it is still written"
 
 
 def test_a_rename_touches_both_names(source: Source) -> None:

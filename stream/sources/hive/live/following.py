@@ -194,8 +194,12 @@ class Following:
         self._fetcher.arrived.clear()
         if self._read_events() == EVENTS_MAX:
             return True
-        worked = self._fetch_dirty() or self._fetch_objects() or self._partitions.step() or self._details.step()
-        worked = worked or self._go_on_with_sweep() or self._details.go_on_with_sweep()
+        written = self._fetch_dirty, self._fetch_objects, self._partitions.step, self._details.step
+        worked = False
+        for work in (*written, self._go_on_with_sweep, self._details.go_on_with_sweep):
+            if work():  # a table that is written without a pause keeps neither the others waiting nor the log
+                worked = True
+                self._read_events()
         worked = self._partitions.go_on() or worked
         worked = self._partitions.ask_again() or worked
         return self._reconcile() or worked
