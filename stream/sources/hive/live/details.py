@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from stream.sources.hive.foreign_keys import ForeignKeys
-from stream.sources.hive.live.fetching import Fetcher
+from stream.sources.hive.live.fetching import Fetcher, TableUnanswered, of_one_table
 from stream.sources.hive.live.members import Member, read_few, read_few_statistics
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.live.partitions import KINDS, Partitions
@@ -61,14 +61,16 @@ class Shape(NamedTuple):
 class TableDetails:
     """What belongs to one table. ``statistics`` None: there are none. ``parents``: what its foreign keys point to.
 
-    ``is_read``: whether these could be read at all. ``members``: all partitions, or the statistics of all; None: they
-    are many (``has_many``), or could not be read.
+    ``is_read``: whether these could be read at all; ``is_late``: not in time; ``is_asked``: if they were asked for.
+    ``members``: all partitions, or the statistics of all; None: they are many (``has_many``), or could not be read.
     """
 
     shape: Shape
     constraints: Struct | None = None
     statistics: Struct | None = None
     is_read: bool = True
+    is_late: bool = False
+    is_asked: bool = True
     members: Sequence[Member] | None = ()
     has_many: bool = False
     parents: frozenset[str] = frozenset()
@@ -288,13 +290,10 @@ class Details:
         for name, details in fetched.found.items():
             last = self._rebound_at(name) if details.shape.lo >= fetched.lo else self._touched_at(name)
             is_bound = self._name_of(details.table_id) == name and last <= details.shape.lo
-            is_as_read = is_bound and self._foreign_keys.touched_at(details.parents) <= fetched.lo
+            is_as_read = is_bound and details.is_asked and self._foreign_keys.touched_at(details.parents) <= fetched.lo
             if is_as_read and self._voids == fetched.voids:
                 changes += self._images(details, lo, hi)
-                if details.is_read:
-                    self._refusals.forget(name)
-                else:
-                    self._refusals.note(name)
+                (self._refusals.forget if details.is_read else self._refusals.note)(name)
             elif self._name_of(details.table_id):
                 self.want(details.table_id)
         for name in fetched.unread:
@@ -344,7 +343,7 @@ def _shapes(
 def _fetch_written(metastore: Metastore, names: tuple[str, ...], voids: int) -> FetchedDetails:
     """Constraints and statistics of the tables. Their partitions are noted elsewhere."""
     lo, shapes, unread = _shapes(metastore, names, {})
-    found = {name: _rest_of(metastore, name, shape) for name, shape in shapes.items()}
+    found = _rest_of_each(metastore, shapes)
     return FetchedDetails(names, lo, metastore.last_event(), found, voids, unread)
 
 
@@ -363,23 +362,31 @@ def _fetch_partitions(
 def _fetch_rest(metastore: Metastore, names: tuple[str, ...], voids: int, known: Mapping[str, Shape]) -> FetchedDetails:
     """Constraints and statistics of the tables, and the statistics of their few partitions."""
     lo, shapes, unread = _shapes(metastore, names, known)
-    found = {}
-    for name, shape in shapes.items():
-        rest = _rest_of(metastore, name, shape)
-        if PARTITION_STATISTICS in _kinds_of(shape, is_first=False):
-            members, has_many = read_few_statistics(metastore, name, shape.columns)
-            rest = replace(rest, members=members, has_many=has_many)
-        found[name] = rest
+    found = _rest_of_each(metastore, shapes)
+    for name, rest in found.items():
+        if PARTITION_STATISTICS in _kinds_of(rest.shape, is_first=False):
+            members, has_many = read_few_statistics(metastore, name, rest.shape.columns)
+            found[name] = replace(rest, members=members, has_many=has_many)
     return FetchedDetails(names, lo, metastore.last_event(), found, voids, unread)
+
+
+def _rest_of_each(metastore: Metastore, shapes: Mapping[str, Shape]) -> dict[str, TableDetails]:
+    """Constraints and statistics of the tables. The log may wait for them, so behind a late one nothing is asked."""
+    found: dict[str, TableDetails] = {}
+    for name, shape in shapes.items():
+        is_late = any(each.is_late for each in found.values())
+        found[name] = TableDetails(shape, is_asked=False) if is_late else _rest_of(metastore, name, shape)
+    return found
 
 
 def _rest_of(metastore: Metastore, name: str, shape: Shape) -> TableDetails:
     try:
-        constraints = metastore.constraints(name)
-        statistics = metastore.statistics(name, shape.columns)
+        with of_one_table(metastore, name):
+            constraints = metastore.constraints(name)
+            statistics = metastore.statistics(name, shape.columns)
     except MetastoreRefused as error:  # it is gone, or the metastore is an old one: the others go on
         log.warning("constraints or statistics cannot be read", table=name, reason=str(error))
-        return TableDetails(shape, is_read=False)
+        return TableDetails(shape, is_read=False, is_late=isinstance(error, TableUnanswered))
     keys = field(constraints, FOREIGN_KEYS) or []
     parents = frozenset(f"{field(each, 1, '')}.{field(each, 2, '')}".lower() for each in keys)
     return TableDetails(shape, constraints, statistics, parents=parents - {name})

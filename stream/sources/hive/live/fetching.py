@@ -1,16 +1,22 @@
-"""Fetches tables from metastores, side by side: for each chunk a position, lists, objects, and a position again."""
+"""Fetches tables from metastores, side by side: for each chunk a position, lists, objects, and a position again.
+
+Calls about one table that a metastore does not answer, though it answers others, are refused ones: there is no outage.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, ServerList, Transactions
 from stream.sources.hive.messages import HiveMessageError, TableObject
+from stream.sources.hive.rpc.connection import MetastoreRefused, MetastoreTimeout
+from stream.sources.hive.structs import ThriftError
 
 Found = TypeVar("Found")
 
@@ -107,3 +113,17 @@ class Fetcher:
     def _read(self, metastore: Metastore) -> _Listed:
         at, now_s = metastore.last_event(), self._clock()
         return _Listed(at, now_s, metastore.transactions())
+
+
+class TableUnanswered(MetastoreRefused):
+    """What is asked of one table is not answered in time, or with more than can be read; as good as a refusal."""
+
+
+@contextmanager
+def of_one_table(metastore: Metastore, name: str) -> Iterator[None]:
+    """Around calls about the table ``name``. Raises `TableUnanswered`; an outage is raised as what it is."""
+    try:
+        yield
+    except (MetastoreTimeout, ThriftError) as error:
+        metastore.last_event()
+        raise TableUnanswered(name, 0, str(error)) from error

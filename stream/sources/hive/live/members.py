@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from stream.sources.hive.live.fetching import of_one_table
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.messages import FLAVOR
 from stream.sources.hive.object_events import AGGREGATE_STATISTICS, PARTITION, PARTITION_STATISTICS
@@ -85,10 +86,12 @@ class Listing:
 
 def list_names(metastore: Metastore, name: str, *, with_together: bool) -> Listing:
     """Of a table; of none there is nothing. ``with_together``: the statistics of all are asked for."""
-    table = metastore.table(name)
+    with of_one_table(metastore, name):
+        table = metastore.table(name)
+        names = metastore.partition_names(name) if table is not None else []
     if table is None:
         return Listing([], [], [], metastore.last_event())
-    names, columns = metastore.partition_names(name), columns_of(table.image)
+    columns = columns_of(table.image)
     if not with_together:
         return Listing(names, columns, [], metastore.last_event())
     together = _together(metastore, name, columns, names)
@@ -98,31 +101,36 @@ def list_names(metastore: Metastore, name: str, *, with_together: bool) -> Listi
 def read_chunk(metastore: Metastore, name: str, columns: Sequence[str], names: list[str]) -> Chunk:
     """Those of the partitions ``names`` that exist, and the statistics of those that have some."""
     lo = metastore.last_event()
-    members = [_member(PARTITION, *found) for found in metastore.partitions_by_names(name, names)]
-    statistics = metastore.partition_statistics(name, columns, names)
+    with of_one_table(metastore, name):
+        stored = metastore.partitions_by_names(name, names)
+        statistics = metastore.partition_statistics(name, columns, names)
+    members = [_member(PARTITION, *found) for found in stored]
     members += [_member(PARTITION_STATISTICS, *found) for found in statistics]
     return Chunk(members, lo, metastore.last_event(), names)
 
 
 def read_named(metastore: Metastore, name: str, asked: Sequence[Values], *, with_together: bool) -> Chunk:
     """Partitions by their values, with their statistics; one that is not there was dropped. See `list_names`."""
-    table = metastore.table(name)
-    keys, columns = (table.partition_keys, columns_of(table.image)) if table is not None else ((), [])
-    names = [partition_name(keys, each) for each in asked if keys and len(each) == len(keys)]
-    stored = dict(metastore.partitions_by_names(name, names))
-    statistics = dict(metastore.partition_statistics(name, columns, names))
+    with of_one_table(metastore, name):
+        table = metastore.table(name)
+        keys, columns = (table.partition_keys, columns_of(table.image)) if table is not None else ((), [])
+        names = [partition_name(keys, each) for each in asked if keys and len(each) == len(keys)]
+        stored = dict(metastore.partitions_by_names(name, names))
+        statistics = dict(metastore.partition_statistics(name, columns, names))
+        listed = metastore.partition_names(name, FEW_MAX + 1) if keys and with_together else []
     members = [_member(PARTITION, each, stored.get(each)) for each in asked]
     members += [_member(PARTITION_STATISTICS, each, statistics.get(each)) for each in asked]
     if not with_together:
         return Chunk(members, 0, metastore.last_event(), names)
-    together = _together(metastore, name, columns, metastore.partition_names(name, FEW_MAX + 1) if keys else [])
+    together = _together(metastore, name, columns, listed)
     return Chunk([*members, *(together or ())], 0, metastore.last_event(), names, together is not None)
 
 
 def read_few(metastore: Metastore, name: str, keys: Sequence[str]) -> tuple[Member, ...] | None:
     """All partitions of a table; None if they are many, or the metastore gives not so many."""
     try:
-        stored = metastore.first_partitions(name, FEW_MAX + 1)
+        with of_one_table(metastore, name):
+            stored = metastore.first_partitions(name, FEW_MAX + 1)
     except MetastoreRefused:  # it limits what a call may ask for, or cannot read one of them: a pass finds out
         return None
     if len(stored) > FEW_MAX or not all(len(values) == len(keys) for values, _ in stored):
@@ -135,10 +143,11 @@ def read_few_statistics(
 ) -> tuple[tuple[Member, ...] | None, bool]:
     """The statistics of all partitions of a table that have some, None as for `read_few`; and whether they are many."""
     try:
-        names = metastore.partition_names(name, FEW_MAX + 1)
-        if len(names) > FEW_MAX:
-            return None, True
-        found = metastore.partition_statistics(name, columns, names)
+        with of_one_table(metastore, name):
+            names = metastore.partition_names(name, FEW_MAX + 1)
+            if len(names) > FEW_MAX:
+                return None, True
+            found = metastore.partition_statistics(name, columns, names)
         # the metastore answers the same for partitions without statistics as for none
         together = _together(metastore, name, columns, names if found else [])
     except MetastoreRefused:
