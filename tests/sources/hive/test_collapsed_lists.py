@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from stream.sources.hive.live.metastore import Metastore, ServerList, Transactions, _by_bits
+from stream.sources.hive.live.metastore import ABORTED_MAX, Metastore, ServerList, Transactions, _by_bits
 from stream.sources.hive.rpc.connection import MetastoreConnection, MetastoreRefused
 from stream.sources.hive.rpc.thrift import text
 from stream.sources.hive.structs import LIST, STRUCT, ListValue, Struct
@@ -55,6 +55,24 @@ def test_ids_of_aborted_transactions_are_told_from_open_ones() -> None:
     server = Server({2: 1, 4: 3, 7: 5})
     found = as_it_is(server, Transactions(9, frozenset({1, 5}), frozenset({3})))
     assert found == ServerList(7, (2, 7), (4,))
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_ids_that_are_aborted_behind_the_first_one_are_listed(first: int) -> None:
+    """Else a table that one of them has written would wait for its writer's end for good, if no event tells who it is.
+
+    ``first``: the transaction of the first one, which is open or aborted, too.
+    """
+    server = Server({2: first, 4: 3, 7: 5})
+    found = as_it_is(server, Transactions(9, frozenset({1, 8}), frozenset({2, 3, 5, 6})))
+    assert found == (ServerList(7, (2,), (4, 7)) if first == 1 else ServerList(7, (), (2, 4, 7)))
+
+
+def test_where_many_transactions_are_aborted_not_each_is_asked_for_its_ids() -> None:
+    """There is a call for each of them, and the log waits for it."""
+    server, aborted = Server({2: 2, 4: 3}), range(2, 3 + ABORTED_MAX)
+    assert as_it_is(server, Transactions(99, frozenset(), frozenset(aborted))) == ServerList(2, (), (2,))
+    assert as_it_is(server, Transactions(99, frozenset(), frozenset(aborted[:-1]))) == ServerList(4, (), (2, 4))
 
 
 def test_the_bits_of_a_list_say_which_ids_are_aborted() -> None:

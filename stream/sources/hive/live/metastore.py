@@ -31,6 +31,8 @@ CAPABILITIES: Final = (
 INSERT_ONLY_TABLES: Final = 2
 """A ``ClientCapability``. To who does not claim it, a metastore refuses insert-only tables, the read of a whole
 list of tables with one among them too."""
+ABORTED_MAX: Final = 16
+"""Aborted transactions of which each is asked for its ids behind a list's first exception. With more, none is."""
 NO_SUCH_OBJECT: Final = 2
 """The field of NoSuchObjectException in ``get_table_req``'s result."""
 _EVENT_FIELDS: Final = {
@@ -211,7 +213,8 @@ class Metastore(PrivilegeCalls):
 
         Where no id is committed, the server lists the lowest exception alone. To a reader to whom other transactions
         seem committed, it tells the ids after that one too. Where all that are left are open, no such reader is told
-        each of them: those between that nobody holds were aborted, and the server's cleaner has forgotten them.
+        each of them: those between that nobody holds were aborted, and the server's cleaner has forgotten them. Those
+        behind which all are aborted are told too, while few transactions are.
         """
         asked = [name for name, listed in lists.items() if listed.may_be_collapsed]
         highest = self.write_ids(asked, txn_list(of.hwm, ())) if asked else {}
@@ -228,7 +231,22 @@ class Metastore(PrivilegeCalls):
         for name, listed in (self.write_ids(mixed, txn_list(of.hwm, (), of.aborted)) if mixed else {}).items():
             found[name] = replace(opened[name], aborted=listed.aborted)
         held = self.holders(between, of.open, of.hwm) if between else {}
-        return found | {name: ServerList(between[name][-1], tuple(sorted(ids)), ()) for name, ids in held.items()}
+        found |= {name: ServerList(between[name][-1], tuple(sorted(ids)), ()) for name, ids in held.items()}
+        left = {name: range(lists[name].hwm + 1, highest[name].hwm + 1) for name in opened if name not in found}
+        return found | self._aborted_behind({name: lists[name] for name in left}, left, of)
+
+    def _aborted_behind(
+        self, lists: Mapping[str, ServerList], behind: Mapping[str, range], of: Transactions
+    ) -> dict[str, ServerList]:
+        """Those of ``lists`` behind which ids are aborted, if that is soon found out: a writer may be waited for."""
+        if not lists or len(of.aborted) > ABORTED_MAX:
+            return {}
+        held = self.holders({name: ids[:GAP_MAX] for name, ids in behind.items()}, of.aborted, of.hwm)
+        return {
+            name: ServerList(max(ids), lists[name].open, (*lists[name].aborted, *sorted(ids)))
+            for name, ids in held.items()
+            if ids
+        }
 
     def holders(self, wanted: Mapping[str, Iterable[int]], txns: Iterable[int], hwm: int) -> dict[str, dict[int, int]]:
         """Table → write id → the one of ``txns`` that holds it, for the ``wanted`` ids of each table.
