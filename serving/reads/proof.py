@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
 from consumers.fold.shards import NO_KIN, Kin
+from consumers.owner.evidence import Evidence
 from serving.errors import ReadError
 from serving.reads.demands import ReadDemand
 from tokens import (
@@ -147,6 +148,14 @@ def reached_by(proof: Proof, answers: Iterable[Told]) -> Reached | None:
         if (each.shard, each.epoch) == (proof.shard, proof.epoch) and each.as_of_ms >= demanded:
             return Reached(Position.parse(each.watermark), each.as_of_ms)
     return None
+
+
+def reached_by_owner(proof: Proof, owned: Evidence | None) -> Reached | None:
+    """As `reached_by`, of a source that can't tell a replica: it must have what the owner has, of whatever time."""
+    if owned is None or not proof.demand.not_before_ms or (owned.shard, owned.epoch) != (proof.shard, proof.epoch):
+        return None
+    at = owned.watermark or owned.lo  # no watermark: the entry is later than the last marker
+    return Reached(Position.parse(at), owned.as_of_ms) if at else None
 
 
 _INCOMPARABLE: Final = "is the position in the token one of this source? Its server or domain may be unknown there"

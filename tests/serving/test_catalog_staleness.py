@@ -58,13 +58,30 @@ def test_an_owner_that_knows_no_times_is_not_believed(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("gtid", "is_proved"), [("0-1-8", False), ("0-1-9", True)])
+@pytest.mark.parametrize("as_of_ms", [NOON, NOON - 1, 0])
 def test_a_metastore_that_is_behind_an_owner_is_not_believed(
-    monkeypatch: pytest.MonkeyPatch, gtid: str, is_proved: bool
+    monkeypatch: pytest.MonkeyPatch, as_of_ms: int, gtid: str, is_proved: bool
 ) -> None:
-    """As one over a replica of the database: an owner has folded what was committed before the demanded time."""
+    """As one over a replica of the database, whatever the time of the owner's marker: it lacks what is committed."""
     owner = FakeOwner()
-    owner.table.watermark, owner.table.as_of_ms = str(at("0-1-9")), NOON
+    owner.table.watermark, owner.table.as_of_ms = str(at("0-1-9")), as_of_ms
     assert isinstance(answer(monkeypatch, owner, NOON + 5, gtid), ReadError) is not is_proved
+    owner.table.watermark, owner.table.lo, owner.table.as_of_ms = "", str(at("0-1-9")), 0
+    assert isinstance(answer(monkeypatch, owner, NOON + 5, gtid), ReadError) is not is_proved
+
+
+def test_what_changes_without_an_event_is_the_metastores_if_a_time_is_demanded(tmp_path: Path) -> None:
+    """A database's location may be another one since: no marker tells. The metastore can."""
+    source = HiveSource()
+    running = Installation(tmp_path, source)
+    running.clock_ms = int(time.time() * 1000)
+    running.objects("database", 0, ("sales",))
+    position = Position.parse(f"HiveEvent/{running.position}")
+    source.answer = SourceObjects([("sales",)], [b"{}"], position, as_of_ms=2**62)
+    found = running.session.get_databases("sales", catalog=KEYSPACE)
+    assert (found.served_from, found.freshness) == ("cache", "eventual")
+    found = running.session.get_databases("sales", catalog=KEYSPACE, max_staleness_ms=600_000)
+    assert (found.served_from, found.freshness) == ("source", "fresh")
 
 
 def test_a_front_whose_owners_are_away_asks_the_metastore(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -384,6 +384,8 @@ def _decide(
     is_shown = request.kind == FUNCTION or any(state.exists for _, state in members)
     if is_shown and request.kind in _UNLOGGED and decision.freshness is Freshness.FRESH:
         found.freshness, found.why = Freshness.EVENTUAL.value, _UNLOGGED[request.kind]
+        if demand.not_before_ms:  # the metastore itself can prove a time
+            found.freshness, found.served = Freshness.UNKNOWN.value, False
     found.needs_source = not found.served and not may_catch_up(decision, found.watermark)
     found.code = HISTORY_LOST if decision.history_lost else ""
 

@@ -141,6 +141,8 @@ class Following:
             self._publish([], tuple(opened.values()))
         self._looked: _Look | None = None
         """The last look at the end of the log, until that is reached."""
+        self._lacks_since_s = inf
+        """Since when the log gives nothing of what it has after our position."""
         self._look_at_s = time.monotonic()
         self._followed_s = -inf
         """When the log last had something new. -inf: it has failed to answer since, and may be another one."""
@@ -237,8 +239,10 @@ class Following:
         rows = self._metastore.events(self._at, EVENTS_MAX)
         if rows and rows[0]["eventId"] > self._at + 1:
             raise HiveHistoryLost(f"the log has no event {self._at + 1}: its first one is {rows[0]['eventId']}")
-        if not rows and self._looked is not None and self._at < self._looked.end:
-            raise self._deleted(self._looked.end)
+        if rows:
+            self._lacks_since_s = inf
+        elif self._looked is not None and self._at < self._looked.end:
+            self._lack(self._looked.end)
         if rows and time.monotonic() - followed_s >= LOOK_S:
             check_event(self._metastore, self._at, self._checksum)
         for row in rows:
@@ -265,13 +269,21 @@ class Following:
             check_event(self._metastore, self._at, self._checksum)  # a log may have been lost, and be as long again
         self._looked = _Look(end, as_of_ms)
 
-    def _deleted(self, end: int) -> HiveHistoryLost:
-        return HiveHistoryLost(f"the log's last event is {end}, and what follows event {self._at} was deleted")
+    def _lack(self, end: int) -> None:
+        """The log gave nothing, and ends behind our position. One server may be behind another, but not for long.
+
+        Raises `HiveHistoryLost`.
+        """
+        now_s = time.monotonic()
+        self._lacks_since_s = min(self._lacks_since_s, now_s)
+        if now_s - self._lacks_since_s > LOOK_S:
+            raise HiveHistoryLost(f"the log's last event is {end}, and what follows event {self._at} was deleted")
 
     def _drain(self, upto: int) -> None:
         while self._at < upto:
             if not self._read_events() and self._at < upto:
-                raise self._deleted(upto)
+                self._lack(upto)
+                self._fetcher.arrived.wait(self._options.poll_s)
 
     def _take(self, row: dict[str, Any]) -> None:
         """Translate and publish one event, and note what must be fetched."""
