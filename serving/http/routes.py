@@ -62,7 +62,7 @@ from serving.http.status.routes import STATUS
 from serving.http.streaming.routes import STREAMING
 from serving.keeping import keep_row
 from serving.reads.demands import ReadDemand, RequestedRow, RequestedTable
-from serving.reads.objects import RequestedObjects
+from serving.reads.objects import RequestedObjects, demand_of_page
 from stream.access.grants import METRICS
 
 SCRAPE_WAIT_S: Final = 1.0
@@ -181,7 +181,10 @@ def _listed(
 
 async def _objects(front: Front, parameters: Any, wanted: RequestedObjects) -> Response:
     """200; 404 if one object was asked for by its name and is known not to exist."""
-    answer = await front.objects.read(front.table_space(parameters.catalog), wanted, _demand(front, parameters))
+    demand = _demand(front, parameters)
+    if wanted.page and parameters.max_staleness_ms:  # 0: all that is committed by now, as a session in doubt demands
+        demand = demand_of_page(demand, wanted.page)
+    answer = await front.objects.read(front.table_space(parameters.catalog), wanted, demand)
     return answer_response(answer, 404 if len(wanted.names) == 1 and not answer.count else 200)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
-from typing import Final, NamedTuple, TypeAlias, cast
+from typing import Annotated, Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -78,13 +78,13 @@ class ObjectReads:
 
     async def read(self, space: TableSpace, wanted: RequestedObjects, demand: ReadDemand) -> RawObjects:
         """The objects. Raises `ReadError`."""
-        after, version = _page_of(wanted.page)
+        page = _page_of(wanted.page)
         deadline = asyncio.get_running_loop().time() + demand.max_wait_ms / 1000
         lookup = ObjectLookup(space, wanted, demand, deadline)
         if wanted.table is not None:
             wanted.table.check_list()
         try:
-            found = await self._ask_owners(space, wanted, demand, after, version)
+            found = await self._ask_owners(space, wanted, demand, page.after, page.version)
         except OwnerAway as away:
             self._metrics.missed("object", NO_OWNER)
             return await self._from_source(lookup, str(away))
@@ -103,7 +103,7 @@ class ObjectReads:
                     raise
                 return stale
         token = token_after(demand.token, found.shard, found.epoch, found.hi)
-        return self._answer("cache", found.freshness, found.why, token, found)
+        return self._answer("cache", found.freshness, found.why, token, found, demand.not_before_ms)
 
     async def _ask_owners(
         self, space: TableSpace, wanted: RequestedObjects, demand: ReadDemand, after: str, version: str
@@ -238,7 +238,10 @@ class ObjectReads:
         why = f"the source is down ({down}), and the cache may be behind: {found.why}"
         return self._answer("cache", "stale", why, token, old)
 
-    def _answer(self, served_from: ServedFrom, freshness: str, why: str, token: str, found: OwnerObjects) -> RawObjects:
+    def _answer(
+        self, served_from: ServedFrom, freshness: str, why: str, token: str, found: OwnerObjects, proved_ms: int = 0
+    ) -> RawObjects:
+        """``proved_ms``: the time that was demanded of ``found``, and is of the pages that follow (0: none)."""
         self._metrics.answered("object", served_from, freshness)
         images = [raw_image(image) for image in found.images]
         return ObjectsAnswer(
@@ -252,7 +255,7 @@ class ObjectReads:
             table_id=found.table_id or None,
             write_ids=found.write_ids or None,
             stats_compliant=found.compliant or None,
-            next_page=_page_text(found.after, found.version) if found.after else "",
+            next_page=_page_text(found.after, found.version, proved_ms) if found.after else "",
         )
 
 
@@ -326,18 +329,36 @@ def _moment(found: OwnerObjects) -> tuple[str, int, int, str, str]:
     return found.shard, found.epoch, found.table_id, found.version, found.write_ids
 
 
-def _page_text(after: str, version: str) -> str:
-    return urlsafe_b64encode(msgspec.json.encode([version, after])).decode().rstrip("=")
+class _Page(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """The set's version, the name after which a page goes on, and the time that was demanded of the pages before."""
+
+    version: str
+    after: str
+    proved_ms: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
-def _page_of(text: str) -> tuple[str, str]:
-    """(name after which it goes on, version of the set) of a page. Raises `ReadError` ``bad_parameter``."""
+def _page_text(after: str, version: str, proved_ms: int) -> str:
+    parts = [version, after, proved_ms] if proved_ms else [version, after]
+    return urlsafe_b64encode(msgspec.json.encode(parts)).decode().rstrip("=")
+
+
+def demand_of_page(demand: ReadDemand, text: str) -> ReadDemand:
+    """What is demanded of a page after the first: no later time, which the first one has proved for all of its version.
+
+    Raises as `_page_of`.
+    """
+    proved_ms = _page_of(text).proved_ms
+    return demand._replace(not_before_ms=min(demand.not_before_ms, proved_ms)) if proved_ms else demand
+
+
+def _page_of(text: str) -> _Page:
+    """Of a page as text; "" begins a list. Raises `ReadError` ``bad_parameter``."""
     if not text:
-        return "", ""
+        return _Page("", "")
     try:
-        version, after = msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=tuple[str, str])
-        object_parts(after)
+        page = msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Page)
+        object_parts(page.after)
     except (ValueError, KeyFormatError) as error:
         why = "page is not one that an answer gave"
         raise ReadError("bad_parameter", why, hint="send next_page of the answer before unchanged") from error
-    return after, version
+    return page

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from consumers.owner.protocol import OwnerError
-from serving.client import Unavailable
+from serving.client import BadRequest, Conflict, Unavailable
 from serving.errors import ReadError
 from serving.reads.demands import ReadDemand, RequestedTable
 from serving.reads.spaces import TableSpace
@@ -143,3 +145,67 @@ def test_objects_that_nobody_proves_by_the_clock_are_the_sources(tmp_path: Path)
     running.publish()
     found = read("sales", "t", catalog=KEYSPACE, max_staleness_ms=600_000)
     assert (found.served_from, found.freshness) == ("cache", "fresh")
+
+
+PROVED_MS, LATER_MS = 600_000, 60_000
+"""What the cache of `pages_of` proves, and what it would have to prove some minutes later to a request like it."""
+
+
+def pages_of(directory: Path) -> Any:
+    """A call that reads pages of two of five partitions, of which the cache knows all as of five minutes ago."""
+    running = Installation(directory, HiveSource())
+    running.table()
+    running.objects("partition", 7, *((f"d{n}", str(n)) for n in range(5)))
+    running.clock_ms = int(time.time() * 1000) - 300_000
+    running.publish()
+
+    def read(staleness_ms: int | None, page: str = "") -> Any:
+        options: dict[str, Any] = {"page": page, "max_staleness_ms": staleness_ms, "max_wait_ms": 0}
+        return running.session.get_partitions("sales", "t", catalog=KEYSPACE, limit=2, **options)
+
+    return read
+
+
+def test_later_pages_are_as_new_as_the_first_one_had_to_be(tmp_path: Path) -> None:
+    """They are of one version, so its proof holds for all: the list fails only where something changed."""
+    read = pages_of(tmp_path)
+    pages = [read(PROVED_MS)]
+    for _ in range(2):
+        pages.append(read(LATER_MS, pages[-1].next_page))
+    assert [len(each.names) for each in pages] == [2, 2, 1]
+    assert {(each.served_from, each.freshness) for each in pages} == {("cache", "fresh")}
+
+
+def test_a_page_that_was_read_without_a_time_proves_none(tmp_path: Path) -> None:
+    """So the next one has to prove what its own request demands."""
+    read = pages_of(tmp_path)
+    pages = [read(None).next_page, read(None, read(PROVED_MS).next_page).next_page]
+    for page in pages:
+        assert read(PROVED_MS, page).served_from == "cache"
+        with pytest.raises(Conflict) as torn:
+            read(LATER_MS, page)
+        assert torn.value.code == "page_expired"
+
+
+def test_a_page_that_demands_all_by_now_has_to_prove_it(tmp_path: Path) -> None:
+    """As a session demands it that doubts whether it has committed something since the first page."""
+    read = pages_of(tmp_path)
+    with pytest.raises(Conflict) as torn:
+        read(0, read(PROVED_MS).next_page)
+    assert torn.value.code == "page_expired"
+
+
+@pytest.mark.parametrize("proved", [[-1], [None], ["1"], [1.5], [True], [1, 1]])
+def test_a_page_of_no_time_is_refused(tmp_path: Path, proved: list[Any]) -> None:
+    """Before an owner is asked for it."""
+    text = msgspec.json.encode(["1.1", '["d1","1"]', *proved])
+    with pytest.raises(BadRequest):
+        pages_of(tmp_path)(PROVED_MS, urlsafe_b64encode(text).decode().rstrip("="))
+
+
+def test_a_page_demands_no_later_time_than_its_request(tmp_path: Path) -> None:
+    """Whatever time is in it."""
+    read = pages_of(tmp_path)
+    version, after = msgspec.json.decode(urlsafe_b64decode(read(None).next_page + "=="))
+    text = msgspec.json.encode([version, after, 2**70])
+    assert read(PROVED_MS, urlsafe_b64encode(text).decode().rstrip("=")).names == [["d2", "2"], ["d3", "3"]]
