@@ -32,9 +32,12 @@ from serving.reads.tables import POLL_S, SOURCE_TIMEOUT_S, judge_table
 from serving.sources.source import ObjectSource, SourceObjects, SourceTable, WantedObjects
 from stream.spans import source_span
 from stream.wire.keys import KeyFormatError, object_name, object_parts
-from tokens import Decision, Freshness, ValidWriteIdList
+from tokens import Decision, Freshness, ValidWriteIdList, Verdict
 
 PAGE_DEFAULT: Final = 1_000
+_MAYBE_KEPT: Final = Decision(
+    Freshness.EVENTUAL, "the source may have kept it from before a write, and cannot tell", Verdict.NO_DEMAND
+)
 
 
 class RequestedObjects(NamedTuple):
@@ -276,7 +279,8 @@ def _judge(proof: Proof, wanted: RequestedObjects, seen: SourceObjects) -> Decis
     if wanted.table is None or not seen.table_id:
         return proof.judge(seen.position, seen.as_of_ms)
     shown = SourceTable(seen.table_id, seen.table_kind, b"{}", seen.write_ids, seen.position, as_of_ms=seen.as_of_ms)
-    return judge_table(proof, wanted.table, shown)
+    decision = judge_table(proof, wanted.table, shown)
+    return decision if seen.is_proved or not decision.may_be_served else _MAYBE_KEPT
 
 
 def _compliant(wanted: RequestedObjects, seen: SourceObjects, chosen: list[int]) -> list[bool]:

@@ -3,6 +3,9 @@
 Partitions and statistics are asked for by their table's name and don't tell its id, nor do statistics tell by which
 write they are. So the id, and the images of what statistics are of, are read before them and, if anything was logged
 meanwhile, after them too.
+
+Statistics of all partitions together a metastore may tell from a cache of its own, which no write invalidates: then
+nothing proves them.
 """
 
 from __future__ import annotations
@@ -59,7 +62,9 @@ def read_objects(metastore: Metastore, wanted: WantedObjects, own_list: str | No
             return SourceObjects([], [], table.position, table.hi)
         partitions = _aggregated(metastore, wanted, table.image)
         statistics_of = _statistics_of(metastore, wanted, table, table.image, partitions)
+        uncached_on = _uncached_on(metastore, partitions)
         of_table = _of_table(metastore, wanted, table.image, statistics_of, partitions)
+        is_proved = not partitions or metastore.opened == uncached_on
         of_keys = wanted.kind == CONSTRAINTS
         hi = position_of(latest_event(metastore, wanted.table.lower(), lo, known, of_keys=of_keys))
         if not table.position.at_or_past(hi):
@@ -76,7 +81,8 @@ def read_objects(metastore: Metastore, wanted: WantedObjects, own_list: str | No
             table_kind=table.kind,
             write_ids=table.write_ids,
             table_image=table.image,
-            statistics_of=statistics_of,
+            statistics_of=statistics_of if is_proved else (),
+            is_proved=is_proved,
         )
     raise ReadError("source_failed", f"the name {wanted.table} was given to another table each time that it was read")
 
@@ -158,6 +164,15 @@ def _aggregated(metastore: Metastore, wanted: WantedObjects, table_image: bytes)
     """The names of the partitions whose statistics are asked for together."""
     is_asked = wanted.kind == AGGREGATE_STATISTICS and partition_keys(table_image)
     return metastore.partition_names(wanted.table) if is_asked else []
+
+
+def _uncached_on(metastore: Metastore, partitions: Sequence[str]) -> int:
+    """The connection on which the metastore keeps no statistics of ``partitions`` together; -1: none is known.
+
+    On the next one, once it was lost, another metastore may answer.
+    """
+    is_uncached = partitions and not metastore.caches_aggregates()
+    return metastore.opened if is_uncached else -1  # after the question, which may have opened it
 
 
 def _statistics_of(

@@ -125,6 +125,8 @@ class SourceObjects(NamedTuple):
     """
     as_of_ms: int = 0
     """As in `SourceRow`."""
+    is_proved: bool = True
+    """False: ``position`` and ``as_of_ms`` tell nothing of the objects, which the source may have kept from before."""
 
 
 class SourceKey(NamedTuple):

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from serving.client import Unavailable
 from serving.sources.hive_objects import read_objects
-from serving.sources.source import WantedObjects
+from serving.sources.source import SourceObjects, WantedObjects
 from stream.sources.hive.live.metastore import ServerList
 from stream.sources.hive.messages import TableObject
 from stream.sources.hive.rpc.thrift import long, text
 from stream.sources.hive.structs import Struct
+from tests.consumers.owning import KEYSPACE
+from tests.serving.test_object_reads import KEYS, HiveSource, Installation
 from tests.serving.test_source_answers import Catalog, as_metastore
+from tokens import Position
 
 
 class Analyzed(Catalog):
@@ -25,6 +31,7 @@ class Analyzed(Catalog):
     def __init__(self, writes: int) -> None:
         super().__init__(("INSERT", "d", "t"))
         self.writes, self.write_id = writes, 5
+        self.caches, self.opened, self.reconnects = False, 1, 0
 
     def _analyzed(self) -> int:
         """The write id by now; the next one is written before anything else is read."""
@@ -59,8 +66,13 @@ class Analyzed(Catalog):
         """Those of the last write."""
         return [(("1",), self.statistics())]
 
+    def caches_aggregates(self) -> bool:
+        """As the metastore says of itself."""
+        return self.caches
+
     def aggregate_statistics(self, *_: object) -> Struct:
         """Those of the last write."""
+        self.opened += self.reconnects
         return {2: long(self.write_id)}
 
 
@@ -79,3 +91,45 @@ def test_statistics_are_judged_by_the_write_that_they_are_of(kind: str, writes: 
         assert image is not None
         [write_id] = re.findall(rb'"writeId":(\d+)', image)
         assert re.findall(r"\d+", shown) == [write_id.decode()]
+
+
+@pytest.mark.parametrize("kind", ["statistics", "partition_statistics", "aggregate_statistics"])
+def test_statistics_that_a_metastore_may_have_kept_prove_nothing(kind: str) -> None:
+    """It keeps those of all partitions together, whatever is written meanwhile: they are as of nobody knows when."""
+    name = ("1",) if kind == "partition_statistics" else ()
+    wanted, catalog = WantedObjects(kind, "d.t", names=(name,)), Analyzed(0)
+    catalog.caches = True
+    found = read_objects(as_metastore(catalog), wanted, None)
+    assert len(found.images) == 1
+    assert (found.is_proved, bool(found.statistics_of)) == ((kind != "aggregate_statistics"),) * 2
+
+
+def test_what_another_metastore_tells_together_proves_nothing() -> None:
+    """That one may keep them, though the one before does not."""
+    catalog = Analyzed(0)
+    catalog.reconnects = 1
+    found = read_objects(as_metastore(catalog), WantedObjects("aggregate_statistics", "d.t", names=((),)), None)
+    assert (found.is_proved, found.statistics_of) == (False, ())
+
+
+@pytest.mark.parametrize("listed", ["sales.t:2:9223372036854775807::", ""])
+@pytest.mark.parametrize("staleness_ms", [None, 60_000])
+def test_what_the_source_may_have_kept_is_eventual(tmp_path: Path, staleness_ms: int | None, listed: str) -> None:
+    """Whatever is demanded of it: a list, a token or a time. What it has to be at or past still counts."""
+    running = Installation(tmp_path, source := HiveSource())
+    running.table()
+    kind, at = "transactional" if listed else "external", Position.parse("HiveEvent/9")
+    source.answer = SourceObjects([()], [b"{}"], at, None, 7, kind, listed, KEYS, as_of_ms=2**62)
+
+    def read() -> Any:
+        options: dict[str, Any] = {"aggregate": True, "max_staleness_ms": staleness_ms, "max_wait_ms": 0}
+        return running.session.get_statistics("sales", "t", listed or None, 7, catalog=KEYSPACE, **options)
+
+    assert read().freshness == "fresh"
+    source.answer = source.answer._replace(is_proved=False)
+    found = read()
+    assert (found.served_from, found.freshness, found.stats_compliant) == ("source", "eventual", None)
+    assert "may have kept" in found.why
+    source.answer = source.answer._replace(position=Position.parse("HiveEvent/0"), write_ids="", as_of_ms=0)
+    with pytest.raises(Unavailable):
+        read()
