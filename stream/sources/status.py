@@ -77,6 +77,13 @@ class SourceStatus:
         self.as_of_ms, self._caught_up_at = as_of_ms, self.clock()
         self.clock_ahead_s = max(0.0, as_of_ms / 1000 - self.wall_clock())
 
+    def is_behind(self) -> None:
+        """The server had committed more when it was asked than is given to the publisher. Before the first time that it
+        had not, the lag counts from here.
+        """
+        if self._caught_up_at < 0:
+            self._caught_up_at = self.clock()
+
     def ready(self, position: str) -> None:
         """The source reads from ``position`` on."""
         self.position, self.is_ready, self.outage = position, True, ""
@@ -98,5 +105,5 @@ class SourceStatus:
 
     @property
     def lag_seconds(self) -> float:
-        """Since when it is not known that everything is published; -1 before the first time."""
+        """Since when it is not known that everything is published; -1 before that is looked at for the first time."""
         return self.clock() - self._caught_up_at if self._caught_up_at >= 0 else -1.0

@@ -42,8 +42,8 @@ REPLICAS: Final = (
         "what a replica has is said to be all that its server had when it was asked for the time",
         Replace(
             FollowingSource._look_at_lag,
-            "watch.clock_seen = seen",
-            "watch.clock_seen = seen._replace(position=self._sessions.end_of(self.server) or seen.position)",
+            "watch.saw(seen)",
+            "watch.saw(seen._replace(position=self._sessions.end_of(self.server) or seen.position))",
         ),
     ),
 )

@@ -405,7 +405,11 @@ class MariaDBSource:
     def _stamp(self, publisher: PublisherLike, reader: Log, watch: DumpWatch) -> None:
         """Pass the server's clock on once everything that it had committed by then is given to the publisher."""
         seen = watch.clock_seen
-        if seen is not None and reader.has_reached(seen.position):
+        if seen is None:
+            return
+        if not reader.has_reached(seen.position):
+            self.status.is_behind()
+        else:
             watch.clock_seen = None
             publisher.stamp(seen.now_ms)
             was_ahead = self.status.is_clock_ahead

@@ -23,7 +23,7 @@ from stream.sources.mariadb.connection import (
     is_mysql,
     translated,
 )
-from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.gtid import GtidPosition, MysqlGtidSet
 from stream.sources.mariadb.mysql.requirements import binlog_status
 from stream.sources.mariadb.position import check_not_lost, end_of_log
 from stream.sources.mariadb.requirements import check_server
@@ -55,10 +55,22 @@ class DumpWatch:
         self._behind_since: float | None = None
         self._session: Connection | None = None
         self.clock_seen: ServerClock | None = None
-        """The clock of the server whose binlog is read, when it was last asked, and was no replica.
+        """The clock of the server whose binlog is read, when it was asked, and no replica; None once it is passed on.
 
         A replica has what it has applied: it can't tell since when its primary has more.
         """
+
+    def saw(self, clock: ServerClock) -> None:
+        """Keep the clock of the server for `clock_seen`, unless an earlier one still waits until all before it is read.
+
+        A source that is always behind would never reach the position of a clock that is replaced each second. Of that
+        position, what MySQL was about to commit and does not name any more was rolled back: it is not waited for.
+        """
+        waits = self.clock_seen
+        if waits is None:
+            self.clock_seen = clock
+        elif isinstance(waits.position, MysqlGtidSet) and isinstance(clock.position, MysqlGtidSet):
+            self.clock_seen = waits._replace(position=waits.position.within(clock.position))
 
     def event_received(self) -> None:
         """Call it for each event that the connection delivers."""
@@ -90,7 +102,7 @@ class DumpWatch:
             self.close()
             return
         if end.server == self._server and not is_replica:
-            self.clock_seen = reached
+            self.saw(reached)
         if last_heartbeat is None:
             return
         if last_heartbeat.server != end.server:  # another server at this address: only GTIDs can be compared

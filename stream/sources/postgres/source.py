@@ -158,7 +158,7 @@ class _Watch(DumpWatch):
             with translated(self._settings):
                 state = read_state(self._server_session)
                 check_not_lost(state, position)
-            self.clock_seen = ServerClock(state.now_ms, state.end)
+            self.saw(ServerClock(state.now_ms, state.end))
         except SourceHistoryLost:
             raise
         except MariaDBError:

@@ -375,6 +375,21 @@ def test_chunks_wait_while_the_source_is_behind() -> None:
     assert not watched.status.backfill.paused
 
 
+def test_chunks_wait_while_a_source_that_began_behind_is_behind() -> None:
+    """It has passed no clock on since its start. One whose server is a replica never does, and does not wait."""
+    watched = Watched(TABLE, lag_max_s=2.0)
+    watched.first = chunk(row(1), last=After([1]))
+    watched.run.step(at(9), 1, REACHED)
+    said = len(watched.said)
+    watched.status.is_behind()
+    watched.now += 3
+    watched.run.step(at(9), 1, REACHED)
+    assert len(watched.said) == said
+    watched.status.caught_up(1)
+    watched.run.step(at(9), 1, REACHED)
+    assert len(watched.said) > said
+
+
 def test_chunks_take_no_more_than_their_share_of_the_time() -> None:
     """After a second of publishing, three seconds belong to other work, if the share is a quarter."""
     watched = Watched(TABLE, share=0.25)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from stream.kafka.connection import KafkaCluster
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.events import LogPlace
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable, SourceHistoryLost
-from stream.sources.mariadb.watch import STALL_MAX_S, DumpWatch
+from stream.sources.mariadb.gtid import Gtid, GtidPosition
+from stream.sources.mariadb.source import MariaDBSource, SourceOptions
+from stream.sources.mariadb.watch import STALL_MAX_S, DumpWatch, ServerClock
 from tests.patience import PATIENCE_S
 from tests.sources.mariadb.conftest import Source
 from tests.sources.mariadb.test_source import PARTITIONS, Running, of_kind, published, until
@@ -121,3 +124,38 @@ def test_a_server_that_passes_over_what_was_read_is_waited_for() -> None:
     now[0] += STALL_MAX_S + 1
     with pytest.raises(MariaDBUnreachable):
         watch._check_progress(stands, end)
+
+
+def test_a_source_that_is_always_behind_passes_clocks_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each second brings a clock with a later end of the log, which it has not read when the next one comes."""
+    now, stamps = [0.0], list[int]()
+    watch = DumpWatch(ConnectionSettings(), 1, lambda: now[0])
+
+    def end(_: str) -> tuple[LogPlace, ServerClock, bool]:
+        at = GtidPosition.parse(f"MariaDB/0-1-{int(now[0] * 10)}")
+        return LogPlace(1, 1, 9), ServerClock(int(now[0] * 1000), at), False
+
+    monkeypatch.setattr(watch, "_end_of_log", end)
+    mine = MariaDBSource(SourceOptions(ConnectionSettings(), "s/0"), lambda: None)  # type: ignore[arg-type,return-value]
+    mine.status.clock = lambda: now[0]
+    publisher: Any = SimpleNamespace(stamp=stamps.append)
+    position = GtidPosition.parse("MariaDB/0-1-1")
+    reader: Any = SimpleNamespace(has_reached=position.has_passed)
+    for number in range(2, 602):
+        now[0] = number / 10 + 3
+        if watch.is_check_due():
+            watch.check(str(position))
+        position.add(Gtid(0, 1, number, 0))
+        mine._stamp(publisher, reader, watch)
+    assert len(stamps) > 600 / 10 / 5
+    assert mine.status.lag_seconds < 6
+
+
+def test_what_mysql_rolled_back_is_not_waited_for() -> None:
+    """Its number was owned when the clock was read, and comes no more."""
+    watch = DumpWatch(ConnectionSettings(), 1)
+    uuid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+    for ms, numbers in ((1, "1-6"), (2, "1-5:7")):
+        watch.saw(ServerClock(ms, GtidPosition.parse(f"MySQL56/{uuid}:{numbers}")))
+    assert watch.clock_seen is not None
+    assert (watch.clock_seen.now_ms, watch.clock_seen.position.bare) == (1, f"{uuid}:1-5")

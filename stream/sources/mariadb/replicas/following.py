@@ -299,8 +299,8 @@ class FollowingSource(MariaDBSource):
         if found is None:
             return
         seen, takes_writes = found
-        if takes_writes and watch.clock_seen is None:
-            watch.clock_seen = seen
+        if takes_writes:
+            watch.saw(seen)
         self._ends.append((now, seen.position))
         end = self._sessions.end_of(self.server)
         while self._ends and end is not None and end.covers(self._ends[0][1]):
