@@ -139,7 +139,8 @@ class DatabaseServer(LocalServer):
             "binlog-row-metadata": "FULL",
             "server-id": str(self.server_id),
             "sync-binlog": "1",
-            "innodb-flush-log-at-trx-commit": "1" if self.durable else "2",
+            "innodb-flush-log-at-trx-commit": "1",
+            **({} if self.durable else {"innodb-flush-method": "nosync"}),
             **self._own_options(),
             **self.options,
         }

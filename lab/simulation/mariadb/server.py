@@ -35,6 +35,7 @@ DEFAULTS: Final[dict[str, str | int]] = {
     "slave_exec_mode": "STRICT",
     "gtid_strict_mode": "ON",
     "sync_binlog": 1,
+    "innodb_flush_log_at_trx_commit": 1,
     "wsrep_on": "OFF",
     "wsrep_gtid_mode": "OFF",
     "read_only": "OFF",

@@ -33,6 +33,7 @@ _VARIABLES = (
     "log_slave_updates",
     "gtid_strict_mode",
     "sync_binlog",
+    "innodb_flush_log_at_trx_commit",
     "wsrep_on",
     "wsrep_gtid_mode",
     "read_only",
@@ -44,9 +45,12 @@ _WANTED = (
     ("binlog_row_metadata", "FULL", "hides changes"),
     ("gtid_strict_mode", "ON", "lets a later transaction have a lower GTID"),
     ("sync_binlog", "1", "lets a power loss take back transactions whose GTIDs are then used again"),
+    ("innodb_flush_log_at_trx_commit", "1", "lets a crash take back rows that are in the binary log"),
 )
 _OF_ROWS = frozenset({"binlog_format", "binlog_row_image", "binlog_row_metadata"})
 """What matters only in the log that is read."""
+_AS_GOOD = ("innodb_flush_log_at_trx_commit", "3")
+"""It syncs as 1 does, and once more."""
 _PRIVILEGE_MISSING = 1227
 
 
@@ -121,7 +125,7 @@ def _check_log(found: dict[str, str]) -> None:
 
 
 def _check_setting(found: dict[str, str], name: str, wanted: str, why: str) -> None:
-    if found[name].upper() != wanted:
+    if found[name].upper() != wanted and (name, found[name]) != _AS_GOOD:
         reconnect = "; then reconnect all clients" if name.startswith("binlog") else ""
         raise ServerSettingsError(
             f"{name} is {found[name]}, which {why}",

@@ -23,6 +23,7 @@ from tests.sources.mariadb.test_source import Running, of_kind, published, until
         ("binlog_row_metadata", "NO_LOG", "FULL"),
         ("gtid_strict_mode", "OFF", "ON"),
         ("sync_binlog", "0", "1"),
+        ("innodb_flush_log_at_trx_commit", "2", "1"),
         ("sync_binlog", "1000", "1"),
     ],
 )
@@ -42,6 +43,7 @@ def test_settings_that_hide_changes_or_break_their_order_are_refused_with_the_fi
         ("binlog_format", "STATEMENT", True),
         ("gtid_strict_mode", "OFF", True),
         ("sync_binlog", "0", True),
+        ("innodb_flush_log_at_trx_commit", "0", True),
         ("binlog_format", "MIXED", False),
         ("binlog_row_image", "MINIMAL", False),
     ],

@@ -21,6 +21,7 @@ GOOD = {
     "log_slave_updates": "OFF",
     "gtid_strict_mode": "ON",
     "sync_binlog": "1",
+    "innodb_flush_log_at_trx_commit": "1",
     "wsrep_on": "OFF",
     "wsrep_gtid_mode": "OFF",
     "read_only": "OFF",
@@ -97,11 +98,18 @@ def test_a_server_whose_gtids_order_is_accepted() -> None:
         ("gtid_strict_mode", "OFF", "SET GLOBAL gtid_strict_mode = ON"),
         ("sync_binlog", "0", "SET GLOBAL sync_binlog = 1"),
         ("sync_binlog", "1000", "SET GLOBAL sync_binlog = 1"),
+        ("innodb_flush_log_at_trx_commit", "0", "SET GLOBAL innodb_flush_log_at_trx_commit = 1"),
+        ("innodb_flush_log_at_trx_commit", "2", "SET GLOBAL innodb_flush_log_at_trx_commit = 1"),
     ],
 )
 def test_each_setting_that_a_proof_needs_is_demanded(name: str, value: str, fix: str) -> None:
-    """Without it changes are hidden, or a GTID may come again or stand for a later transaction."""
+    """Without it changes are hidden, or a GTID may come again or stand for a later transaction, or for lost rows."""
     assert fix in refusal(**{name: value})
+
+
+def test_an_engine_that_syncs_more_often_than_it_must_is_accepted() -> None:
+    """MariaDB's 3 is 1 and a sync more."""
+    assert refusal(innodb_flush_log_at_trx_commit="3") == ""
 
 
 def test_a_galera_node_needs_gtids_of_the_cluster() -> None:

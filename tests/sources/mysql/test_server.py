@@ -81,6 +81,7 @@ def test_what_sessions_own_belongs_to_the_upper_bound_of_a_read(source: Source) 
         ("binlog_row_value_options", "PARTIAL_JSON", "''"),
         ("binlog_error_action", "IGNORE_ERROR", "ABORT_SERVER"),
         ("sync_binlog", "0", "1"),
+        ("innodb_flush_log_at_trx_commit", "2", "1"),
         ("gtid_mode", "ON_PERMISSIVE", "ON"),
     ],
 )
@@ -100,6 +101,7 @@ def test_settings_that_hide_changes_are_refused_with_the_fix(
         ("binlog_format", "STATEMENT", True),
         ("gtid_mode", "ON_PERMISSIVE", True),
         ("sync_binlog", "0", True),
+        ("innodb_flush_log_at_trx_commit", "0", True),
         ("binlog_format", "MIXED", False),
         ("binlog_row_value_options", "PARTIAL_JSON", False),
     ],

@@ -29,6 +29,7 @@ _WANTED: Final = (
     ("binlog_row_value_options", "", "logs parts of JSON values"),
     ("binlog_error_action", "ABORT_SERVER", "lets the server go on without a log if it can't write one"),
     ("sync_binlog", "1", "lets a power loss take back transactions whose GTIDs are then used again"),
+    ("innodb_flush_log_at_trx_commit", "1", "lets a crash take back rows that are in the binary log"),
 )
 _OF_ROWS: Final = frozenset({"binlog_format", "binlog_row_image", "binlog_row_metadata", "binlog_row_value_options"})
 """What matters only in the log that is read."""

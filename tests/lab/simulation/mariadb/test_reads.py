@@ -147,7 +147,13 @@ def test_settings_that_hide_changes_are_refused_at_the_simulated_server_too(shop
     """The requirement checks read the simulated server's variables."""
     session = connect(SETTINGS)
     check_server(session)
-    wrong = {"binlog_row_image": "MINIMAL", "gtid_strict_mode": "OFF", "sync_binlog": "0", "log_bin": "OFF"}
+    wrong = {
+        "binlog_row_image": "MINIMAL",
+        "gtid_strict_mode": "OFF",
+        "sync_binlog": "0",
+        "innodb_flush_log_at_trx_commit": "2",
+        "log_bin": "OFF",
+    }
     for name, value in wrong.items():
         right = shop.server.variables[name]
         shop.server.variables[name] = value
