@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import pymysql
+from pymysql.constants import ER
 
 from stream.sources.mariadb.connection import Connection, fetch_all, is_mysql
 
@@ -69,11 +72,7 @@ def compares_by_character(name: str | None) -> bool:
 
 def read_charsets(connection: Connection) -> Charsets:
     """Read the server's collations, and the text of each of the 256 bytes in each single-byte set."""
-    where = "COLLATIONS" if is_mysql(connection) else "COLLATION_CHARACTER_SET_APPLICABILITY"
-    collations = fetch_all(
-        connection,
-        f"SELECT ID, CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.{where} WHERE ID IS NOT NULL",
-    )
+    collations = _collations(connection)
     by_collation = {int(number): charset for number, charset, _ in collations}
     exact = frozenset(int(number) for number, _, name in collations if is_exact_collation(name))
     single = fetch_all(connection, "SELECT CHARACTER_SET_NAME FROM information_schema.CHARACTER_SETS WHERE MAXLEN = 1")
@@ -88,3 +87,19 @@ def read_charsets(connection: Connection) -> Charsets:
         for name, text in zip(names, row, strict=True):
             tables[name] = "".join(bytes.fromhex(part).decode() for part in text.split(","))
     return Charsets(by_collation, tables, exact)
+
+
+def _collations(connection: Connection) -> list[tuple[Any, ...]]:
+    """The number, character set and name of each collation.
+
+    Since 10.10 MariaDB has collations that are those of several character sets, each with a number of its own. Before,
+    and in MySQL, a collation has one of each.
+    """
+    sql = "SELECT ID, CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.{} WHERE ID IS NOT NULL"
+    if not is_mysql(connection):
+        try:
+            return fetch_all(connection, sql.format("COLLATION_CHARACTER_SET_APPLICABILITY"))
+        except pymysql.err.MySQLError as error:
+            if not error.args or error.args[0] != ER.BAD_FIELD_ERROR:
+                raise
+    return fetch_all(connection, sql.format("COLLATIONS"))
