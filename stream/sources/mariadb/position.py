@@ -7,6 +7,10 @@ that domain from its first event.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+from pymysql.constants import ER
 
 from stream.sources.mariadb.connection import (
     Connection,
@@ -44,7 +48,8 @@ class Bounds:
     """The positions that a read lies between: it has everything up to ``lo`` and nothing after ``hi``.
 
     ``timestamp``: the server's seconds since 1970. ``is_primary``: it takes writes (``read_only`` is off), and has
-    nothing from another server that is the newest of its domain.
+    nothing from another server that is the newest of its domain. No node of a Galera cluster is: each shows what the
+    others have committed a while later.
     """
 
     lo: str
@@ -80,19 +85,30 @@ def bounds_since(connection: Connection, place: BinlogPlace | MysqlGtidSet) -> B
     """
     if isinstance(place, MysqlGtidSet):
         return _mysql_bounds(connection, place)
-    ((lo, hi, timestamp, logs_all, replicated, read_only),) = fetch_all(
-        connection,
-        "SELECT BINLOG_GTID_POS(%s, %s), @@gtid_binlog_pos, UNIX_TIMESTAMP(),"
-        " @@log_slave_updates, @@gtid_slave_pos, @@read_only",
-        (place.file, place.offset),
-    )
+    lo, hi, timestamp, logs_all, replicated, read_only, in_cluster = _bounds(connection, place)
     if replicated and not _is_on(logs_all):
         raise _no_position_of_replica("log_slave_updates")
     if lo is None:
         return None
     end = GtidPosition.parse(hi)
-    is_primary = not _is_on(read_only) and _has_own(end, GtidPosition.parse(replicated))
+    writes = not _is_on(read_only) and not _is_on(in_cluster)
+    is_primary = writes and _has_own(end, GtidPosition.parse(replicated))
     return Bounds(str(GtidPosition.parse(lo)), str(end), int(timestamp), is_primary)
+
+
+def _bounds(connection: Connection, place: BinlogPlace) -> tuple[Any, ...]:
+    """What `bounds_since` asks of a MariaDB. One that is built without Galera does not know that variable."""
+    sql = (
+        "SELECT BINLOG_GTID_POS(%s, %s), @@gtid_binlog_pos, UNIX_TIMESTAMP(),"
+        " @@log_slave_updates, @@gtid_slave_pos, @@read_only, "
+    )
+    try:
+        (found,) = fetch_all(connection, sql + "@@GLOBAL.wsrep_on", (place.file, place.offset))
+    except pymysql.err.MySQLError as error:
+        if not error.args or error.args[0] != ER.UNKNOWN_SYSTEM_VARIABLE:
+            raise
+        (found,) = fetch_all(connection, sql + "0", (place.file, place.offset))
+    return found
 
 
 def _mysql_bounds(connection: Connection, lo: MysqlGtidSet) -> Bounds:

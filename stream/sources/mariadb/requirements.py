@@ -57,7 +57,8 @@ _PRIVILEGE_MISSING = 1227
 def check_server(connection: Connection) -> bool:
     """Refuse a server whose binlog is incomplete or out of order. Raises `ServerSettingsError` with the fix as hint.
 
-    Returns whether it is a replica, also while it replicates nothing.
+    Returns whether it is a replica, also while it replicates nothing, or a node of a Galera cluster: it may not have
+    yet what is committed elsewhere.
     """
     *others, replication = _checks(connection)
     for check in others:
@@ -95,7 +96,7 @@ def problems_of(connection: Connection) -> list[ServerSettingsError]:
 
 
 def _checks(connection: Connection, *, is_read: bool = True) -> list[Callable[[], object]]:
-    """Each raises one problem; the last returns whether the server is a replica. Raises for another product.
+    """Each raises one problem; the last returns what `check_server` does. Raises for another product.
 
     ``is_read``: or only its replicas are.
     """
@@ -163,7 +164,7 @@ def _check_filters(connection: Connection) -> None:
 def _check_replication(connection: Connection, found: dict[str, str]) -> bool:
     """Refuse a replica that does not log what it replicates, and two writers in one GTID domain.
 
-    Returns whether it is a replica.
+    Returns whether it is a replica, or a node of a Galera cluster.
     """
     ((replicated, own_id, state),) = fetch_all(connection, "SELECT @@gtid_slave_pos, @@server_id, @@gtid_binlog_state")
     if replicated and found["log_slave_updates"] != "ON":
@@ -185,7 +186,7 @@ def _check_replication(connection: Connection, found: dict[str, str]) -> bool:
                 hint="on a replica that nobody writes to: SET GLOBAL read_only = ON; else give each primary a domain"
                 " of its own: SET GLOBAL gtid_domain_id = N",
             )
-    return bool(status)
+    return bool(status) or found.get("wsrep_on") == "ON"
 
 
 def _replication(connection: Connection, *, is_replica: bool) -> list[dict[str, Any]]:

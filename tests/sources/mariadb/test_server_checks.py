@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any, Self, cast
 
+import pymysql
 import pytest
 
 from stream.sources.mariadb import position, requirements
@@ -158,10 +159,29 @@ def test_a_server_that_repeats_another_ones_writes_is_no_primary(
     monkeypatch: pytest.MonkeyPatch, replicated: str, read_only: int, is_primary: bool
 ) -> None:
     """``read_only`` is off by default on a replica, too. A promoted one counts from its first own write."""
-    monkeypatch.setattr(position, "fetch_all", lambda *_: [("0-1-4", "0-1-4", 5, 1, replicated, read_only)])
+    monkeypatch.setattr(position, "fetch_all", lambda *_: [("0-1-4", "0-1-4", 5, 1, replicated, read_only, 0)])
     bounds = position.bounds_since(cast("Any", None), position.BinlogPlace("f", 4))
     assert bounds is not None
     assert bounds.is_primary is is_primary
+
+
+@pytest.mark.parametrize(("wsrep_on", "is_primary"), [(1, False), (0, True), (None, True)])
+def test_a_node_of_a_cluster_is_no_primary(
+    monkeypatch: pytest.MonkeyPatch, wsrep_on: int | None, is_primary: bool
+) -> None:
+    """What another node has committed it shows a while later. A server may be built without that: None."""
+
+    def fetch_all(_: object, sql: str, __: object) -> list[tuple[object, ...]]:
+        if "wsrep_on" in sql and wsrep_on is None:
+            raise pymysql.err.OperationalError(1193, "Unknown system variable 'wsrep_on'")
+        return [("0-1-4", "0-1-4", 5, 1, "", 0, wsrep_on or 0)]
+
+    monkeypatch.setattr(position, "fetch_all", fetch_all)
+    bounds = position.bounds_since(cast("Any", None), position.BinlogPlace("f", 4))
+    assert bounds is not None
+    assert bounds.is_primary is is_primary
+    in_cluster: Any = Server(wsrep_on="ON" if wsrep_on else "OFF", wsrep_gtid_mode="ON")
+    assert check_server(in_cluster) is not is_primary
 
 
 @pytest.mark.parametrize(("sequence", "is_purged"), [(3, True), (4, False), (9, False)])
