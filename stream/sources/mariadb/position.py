@@ -6,8 +6,10 @@ that domain from its first event.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import pymysql
 from pymysql.constants import ER
@@ -25,6 +27,12 @@ from stream.sources.mariadb.mysql import position as mysql_position
 
 PLACES_MAX = 3
 """Places that are tried in a row; one may be lost to a binlog that is rotated or purged meanwhile."""
+SLOW_S: Final = 0.01
+"""How long it takes at least to find the position of a place where that is avoided: without an index of GTIDs (before
+11.4) a server reads the binlog's file from its beginning up to there.
+"""
+NEAR: Final = 1 << 18
+"""An offset that is far behind what each file begins with, and found soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +45,14 @@ class ServerPosition:
 
 @dataclass(frozen=True, slots=True)
 class BinlogPlace:
-    """A place in the binlog. Every transaction before it is visible to each read that begins later."""
+    """A place in the binlog. Every transaction before it is visible to each read that begins later.
+
+    ``position``: one that is not behind it, if that is known; else "".
+    """
 
     file: str
     offset: int
+    position: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,10 @@ class Bounds:
     is_primary: bool
 
 
+_SCANNED: Final[WeakKeyDictionary[Connection, BinlogPlace]] = WeakKeyDictionary()
+"""Session → a place in the binlog whose position it took the server long to find."""
+
+
 def committed_place(connection: Connection) -> BinlogPlace | MysqlGtidSet:
     """The place up to which the engine has committed. Needs no privilege. Call it outside of a consistent snapshot.
 
@@ -70,6 +86,43 @@ def committed_place(connection: Connection) -> BinlogPlace | MysqlGtidSet:
     """
     if is_mysql(connection):
         return mysql_position.executed(connection)
+    known = _SCANNED.get(connection)
+    return _committed(connection) if known is None else _committed_past(connection, known)
+
+
+def _committed_past(connection: Connection, known: BinlogPlace) -> BinlogPlace:
+    """`committed_place`, with its position if that can be had without reading the binlog up to there.
+
+    First all GTIDs in the log are asked for, then where the log ends, then how far the engine has committed: if that is
+    no less, all of them are visible. For a server counts a GTID a moment before it writes the transaction, but says
+    where the log ends only when that is written: the end is behind all of them. And it commits in the order of the log.
+    Only where a file begins it says too much: it names the file's first place, or an offset of the file before, until
+    the next commit. But a transaction of this file was committed before, at ``known``. If sessions ask together, one
+    may be told the file of one place and the offset of another. That is not between the log's ends of before and after.
+    """
+    try:
+        ((position,),) = fetch_all(connection, "SELECT @@gtid_binlog_pos")
+        end = _logged(connection)
+        for _ in range(PLACES_MAX):
+            found = _committed(connection)
+            if found.file == end.file == known.file and known.offset <= end.offset <= found.offset:
+                last = end if found == end else _logged(connection)
+                if last.file == end.file and found.offset <= last.offset:
+                    return replace(found, position=position)
+    except pymysql.err.OperationalError as error:
+        if not error.args or error.args[0] != ER.SPECIFIC_ACCESS_DENIED_ERROR:
+            raise
+        return _committed(connection)  # a user who only reads rows may not ask for the log's end
+    return found
+
+
+def _logged(connection: Connection) -> BinlogPlace:
+    """The end of the binlog. It waits while a transaction is written."""
+    ((file, offset, *_), *_) = fetch_all(connection, "SHOW MASTER STATUS")
+    return BinlogPlace(str(file), int(offset))
+
+
+def _committed(connection: Connection) -> BinlogPlace:
     status = dict(fetch_all(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
     found = {name.lower(): value for name, value in status.items()}
     if not found.get("binlog_snapshot_file"):
@@ -85,7 +138,10 @@ def bounds_since(connection: Connection, place: BinlogPlace | MysqlGtidSet) -> B
     """
     if isinstance(place, MysqlGtidSet):
         return _mysql_bounds(connection, place)
+    began = time.monotonic()
     lo, hi, timestamp, logs_all, replicated, read_only, in_cluster = _bounds(connection, place)
+    if lo is not None and not place.position and place.offset >= NEAR and time.monotonic() - began >= SLOW_S:
+        _SCANNED[connection] = place
     if replicated and not _is_on(logs_all):
         raise _no_position_of_replica("log_slave_updates")
     if lo is None:
@@ -98,16 +154,15 @@ def bounds_since(connection: Connection, place: BinlogPlace | MysqlGtidSet) -> B
 
 def _bounds(connection: Connection, place: BinlogPlace) -> tuple[Any, ...]:
     """What `bounds_since` asks of a MariaDB. One that is built without Galera does not know that variable."""
-    sql = (
-        "SELECT BINLOG_GTID_POS(%s, %s), @@gtid_binlog_pos, UNIX_TIMESTAMP(),"
-        " @@log_slave_updates, @@gtid_slave_pos, @@read_only, "
-    )
+    at: tuple[object, ...] = (place.position,) if place.position else (place.file, place.offset)
+    lo = "%s" if place.position else "BINLOG_GTID_POS(%s, %s)"
+    sql = f"SELECT {lo}, @@gtid_binlog_pos, UNIX_TIMESTAMP(), @@log_slave_updates, @@gtid_slave_pos, @@read_only, "
     try:
-        (found,) = fetch_all(connection, sql + "@@GLOBAL.wsrep_on", (place.file, place.offset))
+        (found,) = fetch_all(connection, sql + "@@GLOBAL.wsrep_on", at)
     except pymysql.err.MySQLError as error:
         if not error.args or error.args[0] != ER.UNKNOWN_SYSTEM_VARIABLE:
             raise
-        (found,) = fetch_all(connection, sql + "0", (place.file, place.offset))
+        (found,) = fetch_all(connection, sql + "0", at)
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from stream.sources.mariadb import snapshot
+from stream.sources.mariadb import position, snapshot
 from stream.sources.mariadb.by_key import SelectedRow, rows_by_key
 from stream.sources.mariadb.connection import MariaDBError, connect, fetch_all
 from stream.sources.mariadb.gtid import GtidPosition
@@ -162,11 +162,18 @@ def test_a_row_that_always_exists_is_never_absent_while_its_table_is_replaced(
     assert [each for each in found if not isinstance(each, SelectedRow)] == []
 
 
-def test_a_row_lies_between_its_positions_while_other_sessions_take_snapshots(source: Source) -> None:
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_a_row_lies_between_its_positions_while_other_sessions_take_snapshots(
+    source: Source, monkeypatch: pytest.MonkeyPatch, is_slow: bool
+) -> None:
     """During writes, replaying the binlog up to ``lo`` gives no later row than the read, and up to ``hi`` no earlier.
 
     Sessions with consistent snapshots of their own ask for the status variables, which the server shares among all.
+    ``is_slow``: as if the server had no index of GTIDs.
     """
+    if is_slow:
+        monkeypatch.setattr(position, "SLOW_S", 0.0)
+        monkeypatch.setattr(position, "NEAR", 0)
     source.run(PLAIN, "INSERT INTO t VALUES (1, 0)")
     source.begin()
     reader = SnapshotReader(source.settings)

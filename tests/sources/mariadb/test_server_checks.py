@@ -184,6 +184,80 @@ def test_a_node_of_a_cluster_is_no_primary(
     assert check_server(in_cluster) is not is_primary
 
 
+class Scanned:
+    """A session of a server whose log ends at ``ends`` in turn, and that has committed up to ``committed``."""
+
+    def __init__(self, ends: list[int], committed: int, file: str = "b.2") -> None:
+        self.ends, self.committed, self.file = ends, committed, file
+        self.asked: list[str] = []
+
+    def get_server_info(self) -> str:
+        """As at login."""
+        return "10.11.6-MariaDB"
+
+    def answer(self, sql: str) -> list[tuple[object, ...]]:
+        """What the server says."""
+        self.asked.append(sql.split("(")[0])
+        if sql.startswith("SHOW STATUS"):
+            return [("Binlog_snapshot_file", self.file), ("Binlog_snapshot_position", self.committed)]
+        if sql.startswith("SHOW MASTER"):
+            return [("b.2", self.ends.pop(0) if len(self.ends) > 1 else self.ends[0], "", "")]
+        if sql == "SELECT @@gtid_binlog_pos":
+            return [("0-1-8",)]
+        return [("0-1-7" if "BINLOG_GTID_POS" in sql else "0-1-8", "0-1-9", 5, 1, "", 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("ends", "committed", "file", "lo"),
+    [
+        ([5_000_000], 5_000_000, "b.2", 8),
+        ([5_000_000, 5_000_900], 5_000_900, "b.2", 8),
+        ([5_000_000], 4_999_000, "b.2", 7),  # what ends the log is not committed yet
+        ([5_000_000, 5_000_900], 9_000_000, "b.2", 7),  # it is an offset in another file
+        ([5_000_000], 5_000_000, "b.1", 7),
+        ([900_000], 900_000, "b.2", 7),  # it is another log, or the file was not long enough before
+    ],
+)
+def test_a_log_is_not_read_anew_to_find_the_position_of_its_end(
+    monkeypatch: pytest.MonkeyPatch, ends: list[int], committed: int, file: str, lo: int
+) -> None:
+    """Without an index of GTIDs each read of a row costs as much as reading the log's file up to there, seconds."""
+    monkeypatch.setattr(position, "fetch_all", lambda server, sql, _=(): server.answer(sql))
+    server: Any = Scanned(ends, committed, file)
+    position._SCANNED[server] = position.BinlogPlace("b.2", 1_000_000)
+    bounds = position.bounds_since(server, position.committed_place(server))
+    assert bounds is not None
+    assert bounds.lo == f"MariaDB/0-1-{lo}"
+    assert ("SELECT BINLOG_GTID_POS" in server.asked) is (lo == 7)
+
+
+def test_a_place_is_remembered_if_its_position_was_found_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one near a file's beginning, nor where an index finds it at once: there nothing is asked in addition."""
+    monkeypatch.setattr(position, "fetch_all", lambda server, sql, _=(): server.answer(sql))
+    server: Any = Scanned([5_000_000], 5_000_000)
+    for slow_s, offset, count in ((9.0, 5_000_000, 2), (0.0, 900, 2), (0.0, 5_000_000, 2), (0.0, 5_000_000, 4)):
+        monkeypatch.setattr(position, "SLOW_S", slow_s)
+        server.committed, server.asked = offset, []
+        position.bounds_since(server, position.committed_place(server))
+        assert len(server.asked) == count
+
+
+def test_a_user_who_may_not_see_where_the_log_ends_reads_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A front's user may have SELECT alone."""
+
+    def fetch_all(server: Scanned, sql: str, _: object = ()) -> list[tuple[object, ...]]:
+        if sql.startswith("SHOW MASTER"):
+            raise pymysql.err.OperationalError(1227, "Access denied; you need BINLOG MONITOR")
+        return server.answer(sql)
+
+    monkeypatch.setattr(position, "fetch_all", fetch_all)
+    server: Any = Scanned([5_000_000], 5_000_000)
+    position._SCANNED[server] = position.BinlogPlace("b.2", 1_000_000)
+    bounds = position.bounds_since(server, position.committed_place(server))
+    assert bounds is not None
+    assert bounds.lo == "MariaDB/0-1-7"
+
+
 @pytest.mark.parametrize(("sequence", "is_purged"), [(3, True), (4, False), (9, False)])
 def test_a_log_can_be_read_from_where_its_oldest_file_begins(
     monkeypatch: pytest.MonkeyPatch, sequence: int, is_purged: bool
