@@ -147,10 +147,9 @@ def shown(what: str, server: SimulatedServer) -> list[tuple[Stored, ...]]:
 def _referring_columns(table: Table) -> Iterable[InfoRow]:
     for key in table.foreign_keys:
         for at, (column, referenced) in enumerate(zip(key.columns, key.parent_columns, strict=True), 1):
-            yield {
+            yield _of_table(table) | {
                 "constraint_schema": table.name[0],
                 "constraint_name": key.name,
-                "table_name": table.name[1],
                 "column_name": column,
                 "ordinal_position": at,
                 "referenced_table_name": key.parent[1],

@@ -58,7 +58,7 @@ class DebeziumSchema(LiveSchema):
 
     def found(self, connection: Connection, tables: Mapping[str, TableInfo]) -> dict[str, TableInfo]:
         """The tables, with what keeps them from being cached when they come from a connector."""
-        below = {key.child for key in read_cascades(connection).keys}
+        below = {key.child for key in read_cascades(connection, self.include.databases).keys}
         marks = ", ".join(["%s"] * len(_CHARSETS))
         unread = {
             f"{database}.{table}": (column, charset)

@@ -53,7 +53,7 @@ class LiveSchema:
         with translated(self._settings):
             self.charsets = read_charsets(connection)
             self.live = self.found(connection, read_tables(connection, self.charsets, self.include))
-            self.cascades = read_cascades(connection)
+            self.cascades = read_cascades(connection, self.include.databases)
             self._cascades_at = end_of_log(connection)
             self.catalog.resume(self.live, self._cascades_at)
             if self._held_before is not None:
@@ -107,9 +107,12 @@ class LiveSchema:
     def reread_cascades(self, names: Set[str] | None = None) -> None:
         """Read the foreign keys after DDL of these tables, or of any. Raises `MariaDBError`."""
         before = self.cascades
-        self.cascades, at = self._retried(lambda connection: (read_cascades(connection), end_of_log(connection)))
+        self.cascades, at = self._retried(self._cascades)
         if names is None or names & before.tables or self.cascades.keys != before.keys:
             self._cascades_at = at
+
+    def _cascades(self, connection: Connection) -> tuple[Cascades, GtidPosition]:
+        return read_cascades(connection, self.include.databases), end_of_log(connection)
 
     def has_cascades_of(self, position: GtidPosition) -> bool:
         """Whether the foreign keys are known to be those of a position that was reached."""

@@ -214,14 +214,16 @@ def read_tables(
 ) -> dict[str, TableInfo]:
     """All included tables, or ``only`` one (database, table), by ``db.table``.
 
-    Raises PyMySQL's errors (see `connection.translated`).
+    Of the databases that were chosen alone: MariaDB opens each table that it tells of, and waits while one is locked,
+    as by a long CREATE TABLE … SELECT. Raises PyMySQL's errors (see `connection.translated`).
     """
-    where = (
-        "TABLE_SCHEMA = %s AND TABLE_NAME = %s"
-        if only
-        else "TABLE_SCHEMA NOT IN ('mysql','information_schema','performance_schema','sys')"
-    )
-    arguments: Sequence[str] = only or ()
+    arguments: Sequence[str] = only or include.databases
+    if only:
+        where = "TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+    elif arguments:
+        where = f"TABLE_SCHEMA IN ({', '.join(['%s'] * len(arguments))})"
+    else:
+        where = "TABLE_SCHEMA NOT IN ('mysql','information_schema','performance_schema','sys')"
     tables = fetch_all(
         connection,
         "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE FROM information_schema.TABLES"
@@ -246,7 +248,7 @@ def read_tables(
             arguments,
         )
     )
-    json_columns = _json_columns(connection, only)
+    json_columns = _json_columns(connection, where.replace("TABLE_SCHEMA", "CONSTRAINT_SCHEMA"), arguments)
     found = {}
     for database, table, kind, engine in tables:
         if not include(database, table):
@@ -299,18 +301,20 @@ def _key_index(parts: Sequence[tuple[Any, ...]], collations: Mapping[str, str | 
     )
 
 
-def _json_columns(connection: Connection, only: tuple[str, str] | None) -> set[tuple[str, str, str]]:
-    """MariaDB's JSON columns, which are LONGTEXT with a ``json_valid`` check of the column's name."""
+def _json_columns(connection: Connection, where: str, arguments: Sequence[str]) -> set[tuple[str, str, str]]:
+    """MariaDB's JSON columns, which are LONGTEXT with a ``json_valid`` check of the column's name.
+
+    ``where``: of which tables, by their database and name.
+    """
     if is_mysql(connection):
         return set()
-    where = " AND CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s" if only else ""
     return {
         (database, table, column)
         for database, table, column, clause in fetch_all(
             connection,
             "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, CHECK_CLAUSE"
-            f" FROM information_schema.CHECK_CONSTRAINTS WHERE CHECK_CLAUSE LIKE 'json_valid(%%'{where}",
-            only or (),
+            f" FROM information_schema.CHECK_CONSTRAINTS WHERE CHECK_CLAUSE LIKE 'json_valid(%%' AND {where}",
+            arguments,
         )
         if clause == f"json_valid(`{column}`)"
     }

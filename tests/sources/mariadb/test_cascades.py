@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 
+from freshet.local.mariadb import MariaDBAddress
 from stream.sources.mariadb.cascades.children import Knowledge
 from stream.sources.mariadb.cascades.family import columns_of
+from stream.sources.mariadb.connection import connect, fetch_all
 from stream.wire.events import VOID
 from stream.wire.keys import row_key
+from tests.patience import PATIENCE_S
+from tests.servers.databases import own_database
 from tests.sources.mariadb.backfilling import Backfilled, Killed
 from tests.sources.mariadb.conftest import Source
 
@@ -292,3 +298,22 @@ def test_random_changes_and_kills_end_as_the_server_is(family: Backfilled) -> No
         assert_same(family)
         family.until(lambda: knows(family))
         assert_refers(family)
+
+
+def test_a_table_that_is_locked_in_another_database_holds_nothing_up(mariadb: MariaDBAddress, source: Source) -> None:
+    """A long CREATE TABLE … SELECT there would end the source at the next DDL, and each attempt to go on."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    other = connect(source.settings)
+    making = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User sleep' AND ID = %s"
+    with own_database(mariadb) as name, ThreadPoolExecutor(1) as pool:
+        made = pool.submit(fetch_all, other, f"CREATE TABLE {name}.n SELECT SLEEP(%s) AS s", (PATIENCE_S,))
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while fetch_all(source.session, making, (other.thread_id(),)) != [("1",)]:
+                assert time.monotonic() < deadline
+            source.schema.after_ddl([(source.database, "t")])
+            source.schema.load()
+            assert not made.done()
+        finally:
+            source.run(f"KILL {other.thread_id()}")
+            assert made.exception() is not None

@@ -356,7 +356,7 @@ def test_foreign_keys_of_a_table_that_ddl_names_count_from_where_the_server_is(m
     found = cascades_of([ForeignKey(P, C, ("id",), ("p",), "CASCADE", "RESTRICT")])
     schema = LiveSchema(ConnectionSettings(port=1), TableFilter(("d",)))
     monkeypatch.setattr(schema, "_retried", lambda ask: ask(None))
-    monkeypatch.setattr(live_schema, "read_cascades", lambda _: found)
+    monkeypatch.setattr(live_schema, "read_cascades", lambda *_: found)
     monkeypatch.setattr(live_schema, "end_of_log", lambda _: GtidPosition.parse(next(ends)))
     for names, known_at in ((None, "MariaDB/0-1-5"), ({"d.other"}, "MariaDB/0-1-5"), ({C}, "MariaDB/0-1-9")):
         schema.reread_cascades(names)

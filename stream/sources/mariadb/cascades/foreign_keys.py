@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,21 +69,41 @@ def cascades_of(keys: Iterable[ForeignKey]) -> Cascades:
     )
 
 
-def read_cascades(connection: Connection) -> Cascades:
-    """The server's cascading foreign keys (CASCADE, SET NULL, SET DEFAULT)."""
+def read_cascades(connection: Connection, databases: Iterable[str] = ()) -> Cascades:
+    """The server's cascading foreign keys (CASCADE, SET NULL, SET DEFAULT).
+
+    ``databases``: only those that may change their tables, by whatever tables between; empty: all. MariaDB opens each
+    table whose foreign keys it tells, and waits while one is locked.
+    """
+    found, read, wanted = list[ForeignKey](), set[str](), {*databases}
+    if not wanted:
+        return cascades_of(_foreign_keys(connection, ()))
+    while wanted - read:
+        keys = _foreign_keys(connection, sorted(wanted - read))
+        found += keys
+        read |= wanted
+        wanted |= {key.parent.partition(".")[0] for key in keys}
+    return cascades_of(dict.fromkeys(found))
+
+
+def _foreign_keys(connection: Connection, databases: Sequence[str]) -> list[ForeignKey]:
+    """Those of tables in ``databases``; empty: all."""
+    chosen = f" IN ({', '.join(['%s'] * len(databases))})" if databases else " IS NOT NULL"
     columns: defaultdict[tuple[str, str, str], list[tuple[str, str]]] = defaultdict(list)
     for database, table, name, column, referenced in fetch_all(
         connection,
         "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, COLUMN_NAME, REFERENCED_COLUMN_NAME"
-        " FROM information_schema.KEY_COLUMN_USAGE WHERE REFERENCED_TABLE_NAME IS NOT NULL"
+        f" FROM information_schema.KEY_COLUMN_USAGE WHERE TABLE_SCHEMA{chosen} AND REFERENCED_TABLE_NAME IS NOT NULL"
         " ORDER BY CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, ORDINAL_POSITION",
+        databases,
     ):
         columns[database, table, name].append((column, referenced))
     found = []
     for parent_db, parent, child_db, child, name, on_delete, on_update in fetch_all(
         connection,
         "SELECT UNIQUE_CONSTRAINT_SCHEMA, REFERENCED_TABLE_NAME, CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME,"
-        " DELETE_RULE, UPDATE_RULE FROM information_schema.REFERENTIAL_CONSTRAINTS",
+        f" DELETE_RULE, UPDATE_RULE FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE CONSTRAINT_SCHEMA{chosen}",
+        databases,
     ):
         pairs = columns[child_db, child, name]  # none if it was made between the two statements
         found.append(
@@ -96,7 +116,7 @@ def read_cascades(connection: Connection) -> Cascades:
                 on_update,
             )
         )
-    return cascades_of(found)
+    return found
 
 
 def _closure(children: Iterable[str], below: Mapping[str, Iterable[str]]) -> frozenset[str]:
