@@ -115,6 +115,7 @@ SHOWN: Final = {
     "BINARY LOG STATUS": ("File", "Position", "Binlog_Do_DB", "Binlog_Ignore_DB", "Executed_Gtid_Set"),
     "BINARY LOGS": ("Log_name", "File_size"),
     "DATABASES": ("Database",),
+    "WARNINGS": ("Level", "Code", "Message"),
 }
 """The columns of what SHOW answers."""
 
@@ -133,7 +134,7 @@ def shown(what: str, server: SimulatedServer) -> list[tuple[Stored, ...]]:
             return [("", "Yes", "Yes", source.id)] if source is not None else []
         case "MASTER STATUS":
             return [(log.last.name, log.last.size, server.binlog_do_db, "")]
-        case "REPLICA STATUS":
+        case "REPLICA STATUS" | "WARNINGS":
             return []
         case "BINARY LOG STATUS":
             return [(log.last.name, log.last.size, server.binlog_do_db, "", server.gtid_executed)]

@@ -112,6 +112,7 @@ class SimulatedSchema:
     """The chosen tables, which are always the same, with the real knowledge of which schema is that of a position."""
 
     cascades = cascades_of([ForeignKey(PARENT, CHILD, ("id",), ("id",), "CASCADE", "CASCADE")])
+    unread: frozenset[str] = frozenset()
     charsets = SimpleNamespace(by_collation={})
     lower_case_names = False
 

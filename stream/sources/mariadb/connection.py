@@ -267,5 +267,18 @@ def fetch_all(connection: Connection, sql: str, arguments: Sequence[object] = ()
         return [tuple(map(_text, row)) for row in cursor.fetchall()]
 
 
+def fetch_whole(connection: Connection, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    """As `fetch_all`, from information_schema. Raises PyMySQL's error if a table was locked for too long.
+
+    MariaDB only warns of that, and leaves the table out.
+    """
+    found = fetch_all(connection, sql, arguments)
+    if not is_mysql(connection):
+        for _, code, message in fetch_all(connection, "SHOW WARNINGS"):
+            if int(code) == ER.LOCK_WAIT_TIMEOUT:
+                raise pymysql.err.OperationalError(ER.LOCK_WAIT_TIMEOUT, message)
+    return found
+
+
 def _text(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Set
-from typing import TypeVar
+from typing import Final, TypeVar
+
+import pymysql
+import structlog
+from pymysql.constants import ER
 
 from stream.sources.mariadb.binlog.catalog import BECOMING_VISIBLE, Catalog, Xid, read_held
 from stream.sources.mariadb.cascades.foreign_keys import Cascades, read_cascades
@@ -26,8 +31,16 @@ from stream.sources.mariadb.schema import (
     read_tables,
     unknown_databases,
 )
+from stream.wire.events import EVERY_TABLE
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+LOCKED_S: Final = 1
+"""How long a table may be locked whose foreign keys are read after DDL. Nothing else of the log is read meanwhile."""
+AGAIN_S: Final = 1.0
+"""Between two attempts to read them."""
 
 
 class LiveSchema:
@@ -44,6 +57,9 @@ class LiveSchema:
         self.cascades = Cascades({}, {})
         self._cascades_at: GtidPosition | None = None
         """From where on they are those of the position that is read."""
+        self.unread: frozenset[str] = frozenset()
+        """Tables whose foreign keys may be others than `cascades` has; with `EVERY_TABLE` any."""
+        self._unread_until = 0.0
         self.lower_case_names = False
         self._held_before: str | None = None
 
@@ -54,7 +70,7 @@ class LiveSchema:
             self.charsets = read_charsets(connection)
             self.live = self.found(connection, read_tables(connection, self.charsets, self.include))
             self.cascades = read_cascades(connection, self.include.databases)
-            self._cascades_at = end_of_log(connection)
+            self._cascades_at, self.unread = end_of_log(connection), frozenset()
             self.catalog.resume(self.live, self._cascades_at)
             if self._held_before is not None:
                 self._hold_again(connection, self._held_before)
@@ -105,14 +121,38 @@ class LiveSchema:
         self.reread_cascades({f"{database}.{table}" for database, table in names})
 
     def reread_cascades(self, names: Set[str] | None = None) -> None:
-        """Read the foreign keys after DDL of these tables, or of any. Raises `MariaDBError`."""
-        before = self.cascades
-        self.cascades, at = self._retried(self._cascades)
-        if names is None or names & before.tables or self.cascades.keys != before.keys:
+        """Read the foreign keys after DDL of these tables, or of any. Raises `MariaDBError`.
+
+        If a table is locked, as MariaDB's are for as long as CREATE TABLE … SELECT takes, those of before stay, and are
+        not taken for those of any position: see `unread`.
+        """
+        before, unread = self.cascades, self.unread
+        found = self._retried(self._cascades_soon)
+        if found is None:
+            if not unread:
+                log.warning("foreign keys are read later", reason="a table is locked", hint="SHOW FULL PROCESSLIST")
+            self.unread = unread | ({EVERY_TABLE} if names is None else names)
+            self._cascades_at, self._unread_until = None, time.monotonic() + AGAIN_S
+            return
+        self.cascades, at = found
+        self.unread = frozenset()
+        if names is None or unread or names & before.tables or self.cascades.keys != before.keys:
             self._cascades_at = at
 
-    def _cascades(self, connection: Connection) -> tuple[Cascades, GtidPosition]:
-        return read_cascades(connection, self.include.databases), end_of_log(connection)
+    def reread_unread(self) -> None:
+        """Read the foreign keys if they could not be read, once that was a while ago. Raises `MariaDBError`."""
+        if self.unread and time.monotonic() >= self._unread_until:
+            self.reread_cascades(self.unread)
+
+    def _cascades_soon(self, connection: Connection) -> tuple[Cascades, GtidPosition] | None:
+        """The foreign keys, and a position behind which they are those; None: a table is locked."""
+        try:
+            found = read_cascades(connection, self.include.databases, 0 if self.unread else LOCKED_S)
+        except pymysql.err.OperationalError as error:
+            if is_mysql(connection) or not error.args or error.args[0] != ER.LOCK_WAIT_TIMEOUT:
+                raise
+            return None
+        return found, end_of_log(connection)
 
     def has_cascades_of(self, position: GtidPosition) -> bool:
         """Whether the foreign keys are known to be those of a position that was reached."""

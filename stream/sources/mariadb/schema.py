@@ -15,7 +15,7 @@ from stream.sources.generated_columns import dependence
 from stream.sources.key_range import KeyIndex
 from stream.sources.learnt_indexes import SourceIndex
 from stream.sources.mariadb.charsets import Charsets, compares_by_character, is_exact_collation
-from stream.sources.mariadb.connection import Connection, fetch_all, is_mysql
+from stream.sources.mariadb.connection import Connection, fetch_all, fetch_whole, is_mysql
 from stream.wire.events import Column, DescribeTable
 
 SYSTEM_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
@@ -224,14 +224,14 @@ def read_tables(
         where = f"TABLE_SCHEMA IN ({', '.join(['%s'] * len(arguments))})"
     else:
         where = "TABLE_SCHEMA NOT IN ('mysql','information_schema','performance_schema','sys')"
-    tables = fetch_all(
+    tables = fetch_whole(
         connection,
         "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE FROM information_schema.TABLES"
         f" WHERE {where} AND TABLE_TYPE <> 'VIEW' AND TABLE_TYPE <> 'SYSTEM VIEW'",
         arguments,
     )
     columns = _group(
-        fetch_all(
+        fetch_whole(
             connection,
             "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME,"
             " COLLATION_NAME, CHARACTER_OCTET_LENGTH, EXTRA, GENERATION_EXPRESSION FROM information_schema.COLUMNS"
@@ -240,7 +240,7 @@ def read_tables(
         )
     )
     keys = _group(
-        fetch_all(
+        fetch_whole(
             connection,
             "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, SUB_PART, INDEX_TYPE, COLLATION"
             f" FROM information_schema.STATISTICS WHERE {where}"
@@ -310,7 +310,7 @@ def _json_columns(connection: Connection, where: str, arguments: Sequence[str]) 
         return set()
     return {
         (database, table, column)
-        for database, table, column, clause in fetch_all(
+        for database, table, column, clause in fetch_whole(
             connection,
             "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, CHECK_CLAUSE"
             f" FROM information_schema.CHECK_CONSTRAINTS WHERE CHECK_CLAUSE LIKE 'json_valid(%%' AND {where}",

@@ -43,6 +43,7 @@ class Catalog:
         self.events = [b64decode(event) for event in recorded["events"]]
         self.include = TableFilter(("d",))
         self.cascades = Cascades({"d.parent": frozenset({"d.child"})}, {})
+        self.unread = frozenset[str]()
         self.lower_case_names = False
 
         self.catalog = TablesAt()

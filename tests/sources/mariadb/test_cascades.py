@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -300,20 +302,38 @@ def test_random_changes_and_kills_end_as_the_server_is(family: Backfilled) -> No
         assert_refers(family)
 
 
-def test_a_table_that_is_locked_in_another_database_holds_nothing_up(mariadb: MariaDBAddress, source: Source) -> None:
-    """A long CREATE TABLE … SELECT there would end the source at the next DDL, and each attempt to go on."""
-    source.run("CREATE TABLE t (id INT PRIMARY KEY)")
+@contextmanager
+def made_slowly(source: Source, table: str) -> Iterator[None]:
+    """While a session makes a table, which is locked until then."""
     other = connect(source.settings)
     making = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User sleep' AND ID = %s"
-    with own_database(mariadb) as name, ThreadPoolExecutor(1) as pool:
-        made = pool.submit(fetch_all, other, f"CREATE TABLE {name}.n SELECT SLEEP(%s) AS s", (PATIENCE_S,))
+    with ThreadPoolExecutor(1) as pool:
+        made = pool.submit(fetch_all, other, f"CREATE TABLE {table} SELECT SLEEP(%s) AS s", (PATIENCE_S,))
         try:
             deadline = time.monotonic() + PATIENCE_S
             while fetch_all(source.session, making, (other.thread_id(),)) != [("1",)]:
                 assert time.monotonic() < deadline
-            source.schema.after_ddl([(source.database, "t")])
-            source.schema.load()
+            yield
             assert not made.done()
         finally:
             source.run(f"KILL {other.thread_id()}")
             assert made.exception() is not None
+
+
+def test_a_table_that_is_locked_in_another_database_holds_nothing_up(mariadb: MariaDBAddress, source: Source) -> None:
+    """A long CREATE TABLE … SELECT there would end the source at the next DDL, and each attempt to go on."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    with own_database(mariadb) as name, made_slowly(source, f"{name}.n"):
+        source.schema.after_ddl([(source.database, "t")])
+        source.schema.load()
+        assert not source.schema.unread
+
+
+def test_a_table_that_is_locked_beside_the_others_holds_no_ddl_up(source: Source) -> None:
+    """The foreign keys are read once it is free."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    with made_slowly(source, f"{source.database}.n"):
+        source.schema.after_ddl([(source.database, "t")])
+        assert source.schema.unread == {f"{source.database}.t"}
+    source.schema.reread_cascades()
+    assert not source.schema.unread

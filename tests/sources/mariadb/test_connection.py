@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pymysql
 import pytest
 
+from stream.sources.mariadb import connection
 from stream.sources.mariadb.charsets import is_exact_collation
 from stream.sources.mariadb.connection import (
     ConnectionSettings,
     MariaDBUnreachable,
     ServerSettingsError,
     connect,
+    fetch_whole,
     translate,
     translated,
 )
@@ -128,3 +131,15 @@ def test_a_server_of_the_other_product_is_left_at_once(
     with pytest.raises(ServerSettingsError, match=version):
         connect(ConnectionSettings(product=product))
     assert told == ["closed"]
+
+
+@pytest.mark.parametrize(("code", "is_whole"), [("1205", False), ("1356", True)])
+def test_what_a_locked_table_leaves_out_is_not_taken_for_all(
+    monkeypatch: pytest.MonkeyPatch, code: str, is_whole: bool
+) -> None:
+    """MariaDB's information_schema only warns of a table that it could not open in time, and has no row of it."""
+    answers = {"SELECT": [("a",)], "SHOW WARNINGS": [("Warning", code, "said")]}
+    monkeypatch.setattr(connection, "fetch_all", lambda _, sql, __=(): answers[sql])
+    server: Any = SimpleNamespace(get_server_info=lambda: "11.4.5-MariaDB")
+    with nullcontext() if is_whole else pytest.raises(pymysql.err.OperationalError, match="said"):
+        assert fetch_whole(server, "SELECT") == [("a",)]

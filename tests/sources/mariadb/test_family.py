@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import pymysql
 import pytest
 
 from stream.sources.mariadb import live_schema
@@ -14,7 +17,7 @@ from stream.sources.mariadb.backfill.rereading import Rereading
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.cascades.children import Children, Knowledge
 from stream.sources.mariadb.cascades.family import Family
-from stream.sources.mariadb.cascades.foreign_keys import ForeignKey, cascades_of
+from stream.sources.mariadb.cascades.foreign_keys import Cascades, ForeignKey, cascades_of
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
@@ -362,6 +365,40 @@ def test_foreign_keys_of_a_table_that_ddl_names_count_from_where_the_server_is(m
         schema.reread_cascades(names)
         assert schema.has_cascades_of(GtidPosition.parse(known_at))
     assert not schema.has_cascades_of(GtidPosition.parse("MariaDB/0-1-8"))
+
+
+def test_foreign_keys_that_cannot_be_read_now_are_read_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long CREATE TABLE … SELECT locks its table: the source waited for that, gave up, and began anew."""
+    waits, now = list[int](), [100.0]
+    answers: list[Any] = [cascades_of([ForeignKey(P, C, ("id",), ("p",), "CASCADE", "RESTRICT")]), None, None]
+    schema = LiveSchema(ConnectionSettings(port=1), TableFilter(("d",)))
+
+    def read_cascades(_: object, __: object, wait_s: int) -> Cascades:
+        waits.append(wait_s)
+        found: Cascades | None = answers.pop(0)
+        if found is None:
+            raise pymysql.err.OperationalError(1205, "Lock wait timeout exceeded")
+        return found
+
+    server: Any = SimpleNamespace(get_server_info=lambda: "11.4.5-MariaDB")
+    position = GtidPosition.parse("MariaDB/0-1-5")
+    monkeypatch.setattr(schema, "_retried", lambda ask: ask(server))
+    monkeypatch.setattr(live_schema, "read_cascades", read_cascades)
+    monkeypatch.setattr(live_schema, "end_of_log", lambda _: position)
+    monkeypatch.setattr("stream.sources.mariadb.live_schema.time.monotonic", lambda: now[0])
+    schema.reread_cascades()
+    before = schema.cascades
+    schema.reread_cascades({"d.n"})
+    assert (schema.cascades, schema.unread, schema.has_cascades_of(position)) == (before, frozenset({"d.n"}), False)
+    schema.reread_cascades({"d.m"})
+    schema.reread_unread()
+    assert (schema.unread, answers) == (frozenset({"d.n", "d.m"}), [])
+    now[0] += 2
+    answers.append(before)
+    schema.reread_unread()
+    assert (schema.unread, schema.has_cascades_of(position)) == (frozenset(), True)
+    schema.reread_unread()
+    assert waits == [1, 1, 0, 0]
 
 
 def test_a_statement_that_a_crash_cut_off_changes_nothing_below() -> None:

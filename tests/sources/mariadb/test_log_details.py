@@ -31,6 +31,7 @@ from stream.sources.mariadb.charsets import BINARY_COLLATION, Charsets
 from stream.sources.mariadb.gtid import Gtid, GtidPosition
 from stream.sources.mariadb.schema import ColumnInfo, TableInfo, _table
 from stream.wire.events import (
+    EVERY_TABLE,
     NO_ROW,
     VALUE,
     VOID,
@@ -276,6 +277,27 @@ def test_a_statement_that_deletes_and_updates_parents_may_change_what_is_below_b
     cascades = Cascades({"d.p": frozenset({"d.deleted"})}, {"d.p": frozenset({"d.updated"})})
     statement.end_unnamed(cascades, {"d.deleted", "d.updated"}, voids)
     assert voids.keys() == {"d.deleted", "d.updated"}
+
+
+@pytest.mark.parametrize(
+    ("unread", "kind", "void"),
+    [
+        ({"d.new"}, events.DELETE_ROWS, {"d.new", "d.below"}),
+        ({EVERY_TABLE}, events.UPDATE_ROWS, {"d.p", "d.new", "d.below"}),
+        ({"d.x"}, events.DELETE_ROWS, set()),
+        ({EVERY_TABLE}, events.WRITE_ROWS, set()),
+    ],
+)
+def test_tables_whose_foreign_keys_could_not_be_read_are_void_by_what_may_change_them(
+    unread: set[str], kind: int, void: set[str]
+) -> None:
+    """Rows of them are logged too: nothing else says that others were changed."""
+    statement, voids = StatementTables(), dict[str, str]()
+    for name, logged in (("d.p", kind), ("d.new", events.WRITE_ROWS), ("d.below", events.WRITE_ROWS)):
+        statement.named(name)
+        statement.logged(name, logged)
+    statement.end_unread(unread, Cascades({"d.new": frozenset({"d.below"})}, {}), voids)
+    assert voids.keys() == void
 
 
 def test_a_table_that_was_not_published_for_a_statement_is_void_by_the_next_one() -> None:

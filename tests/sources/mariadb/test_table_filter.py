@@ -68,7 +68,7 @@ def test_only_the_tables_of_chosen_databases_are_asked_for(monkeypatch: pytest.M
         asked.append((sql, tuple(arguments)))
         return []
 
-    monkeypatch.setattr(schema, "fetch_all", fetch_all)
+    monkeypatch.setattr(schema, "fetch_whole", fetch_all)
     server: Any = SimpleNamespace(get_server_info=lambda: "11.4.5-MariaDB")
     schema.read_tables(server, Charsets({}, {}), TableFilter(("a", "b")))
     assert len(asked) == 4
@@ -90,7 +90,7 @@ def test_foreign_keys_are_asked_for_as_far_as_they_lead_to_chosen_databases(monk
             return [(*child.split("."), "fk", "p", "id") for child, _ in mine]
         return [(*parent.split("."), *child.split("."), "fk", "CASCADE", "RESTRICT") for child, parent in mine]
 
-    monkeypatch.setattr(foreign_keys, "fetch_all", fetch_all)
+    monkeypatch.setattr(foreign_keys, "fetch_whole", fetch_all)
     nobody: Any = None
     found = foreign_keys.read_cascades(nobody, ("a",))
     assert asked == [("a",), ("a",), ("b",), ("b",), ("c",), ("c",)]

@@ -190,6 +190,7 @@ def read(*sent: bytes, cascades: Cascades = NO_CASCADES) -> list[SourceTransacti
         catalog=catalog,
         include=TableFilter(("d",)),
         cascades=cascades,
+        unread=frozenset(),
         charsets=Charsets({}, {}),
         get=catalog.get,
         reread=lambda database, table: catalog.doubt(f"{database}.{table}", None, GtidPosition.parse("MySQL56/")),

@@ -159,6 +159,8 @@ class BinlogReader:
         if not self._has_given or len(found) < at + 2 * size or found[at + size][4] != single_rows.gtid:
             return None
         self._keys.begin_transaction()
+        if self._schema.unread:
+            return None
         run = single_rows.read(found, at, self._position, self._checksum)
         if run is not None:
             self._forget()

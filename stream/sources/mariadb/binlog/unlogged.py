@@ -10,6 +10,7 @@ from typing import Final
 
 from stream.sources.mariadb.binlog import events
 from stream.sources.mariadb.cascades.foreign_keys import Cascades
+from stream.wire.events import EVERY_TABLE
 
 _SEEN: Final = 1
 _DELETED: Final = 2
@@ -87,6 +88,14 @@ class StatementTables:
                 self._void_unlogged(cascades, voids)
         elif seen:
             self._void_unlogged(cascades, voids)
+
+    def end_unread(self, unread: Set[str], cascades: Cascades, voids: dict[str, str]) -> None:
+        """As `end`, for foreign keys that are not known yet: those of ``unread`` tables, with `EVERY_TABLE` of any."""
+        if any(self.changed.values()):
+            below = {child for table in unread for child in cascades.below(table)}
+            for name in self.names:
+                if name in unread or name in below or EVERY_TABLE in unread:
+                    voids.setdefault(name, _REASON)
 
     def end_unnamed(self, cascades: Cascades, published: Set[str], voids: dict[str, str]) -> None:
         """As `end`, for a server whose table maps don't name what foreign keys change: MySQL before 9.6.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from stream.sources.mariadb.connection import Connection, fetch_all
+from stream.sources.mariadb.connection import Connection, fetch_whole, is_mysql
 
 NOTHING: Final = frozenset({"RESTRICT", "NO ACTION"})
 """Rules by which no row of the child changes."""
@@ -69,40 +69,42 @@ def cascades_of(keys: Iterable[ForeignKey]) -> Cascades:
     )
 
 
-def read_cascades(connection: Connection, databases: Iterable[str] = ()) -> Cascades:
+def read_cascades(connection: Connection, databases: Iterable[str] = (), wait_s: int | None = None) -> Cascades:
     """The server's cascading foreign keys (CASCADE, SET NULL, SET DEFAULT).
 
     ``databases``: only those that may change their tables, by whatever tables between; empty: all. MariaDB opens each
-    table whose foreign keys it tells, and waits while one is locked.
+    table whose foreign keys it tells, and waits while one is locked: for ``wait_s``, or as long as the session does.
     """
+    limit = "" if wait_s is None or is_mysql(connection) else f"SET STATEMENT lock_wait_timeout={wait_s} FOR "
     found, read, wanted = list[ForeignKey](), set[str](), {*databases}
     if not wanted:
-        return cascades_of(_foreign_keys(connection, ()))
+        return cascades_of(_foreign_keys(connection, limit, ()))
     while wanted - read:
-        keys = _foreign_keys(connection, sorted(wanted - read))
+        keys = _foreign_keys(connection, limit, sorted(wanted - read))
         found += keys
         read |= wanted
         wanted |= {key.parent.partition(".")[0] for key in keys}
     return cascades_of(dict.fromkeys(found))
 
 
-def _foreign_keys(connection: Connection, databases: Sequence[str]) -> list[ForeignKey]:
-    """Those of tables in ``databases``; empty: all."""
+def _foreign_keys(connection: Connection, limit: str, databases: Sequence[str]) -> list[ForeignKey]:
+    """Those of tables in ``databases``; empty: all. ``limit``: how long is waited, as SQL before a SELECT."""
     chosen = f" IN ({', '.join(['%s'] * len(databases))})" if databases else " IS NOT NULL"
     columns: defaultdict[tuple[str, str, str], list[tuple[str, str]]] = defaultdict(list)
-    for database, table, name, column, referenced in fetch_all(
+    for database, table, name, column, referenced in fetch_whole(
         connection,
-        "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, COLUMN_NAME, REFERENCED_COLUMN_NAME"
+        f"{limit}SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, COLUMN_NAME, REFERENCED_COLUMN_NAME"
         f" FROM information_schema.KEY_COLUMN_USAGE WHERE TABLE_SCHEMA{chosen} AND REFERENCED_TABLE_NAME IS NOT NULL"
         " ORDER BY CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, ORDINAL_POSITION",
         databases,
     ):
         columns[database, table, name].append((column, referenced))
     found = []
-    for parent_db, parent, child_db, child, name, on_delete, on_update in fetch_all(
+    for parent_db, parent, child_db, child, name, on_delete, on_update in fetch_whole(
         connection,
-        "SELECT UNIQUE_CONSTRAINT_SCHEMA, REFERENCED_TABLE_NAME, CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME,"
-        f" DELETE_RULE, UPDATE_RULE FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE CONSTRAINT_SCHEMA{chosen}",
+        f"{limit}SELECT UNIQUE_CONSTRAINT_SCHEMA, REFERENCED_TABLE_NAME, CONSTRAINT_SCHEMA, TABLE_NAME,"
+        " CONSTRAINT_NAME, DELETE_RULE, UPDATE_RULE FROM information_schema.REFERENTIAL_CONSTRAINTS"
+        f" WHERE CONSTRAINT_SCHEMA{chosen}",
         databases,
     ):
         pairs = columns[child_db, child, name]  # none if it was made between the two statements

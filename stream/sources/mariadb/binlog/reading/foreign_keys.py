@@ -32,6 +32,8 @@ class ForeignKeys:
 
     def begin_transaction(self) -> None:
         """Forget what rows without a commit have said, and take up foreign keys that are new."""
+        if self._schema.unread:
+            self._schema.reread_unread()
         if self.family is not None:
             self.family.discard()
             if self._looked_at is not self._schema.cascades:
@@ -60,6 +62,8 @@ class ForeignKeys:
         statement, voids = self.statement, transaction.voids if self.family is None else {}
         if type(transaction.gtid) is Gtid:
             statement.end(self._schema.cascades, voids)
+            if self._schema.unread:
+                statement.end_unread(self._schema.unread, self._schema.cascades, voids)
         elif not flags & mysql_events.SQL_FOREIGN_KEYS:  # else their rows are logged
             statement.end_unnamed(self._schema.cascades, self._schema.catalog.names, voids)
         if self.family is not None:
