@@ -108,6 +108,7 @@ class BoundedConnection(HttpToolsProtocol):
             return
         if self._heads == self._heads_seen and (self.cycle is None or self.cycle.response_complete):
             self._refuse("request_timeout", f"no complete request within {self.config.head_timeout_s:g} s")
+            self._left = self.transport.get_write_buffer_size()
             self.loop.call_later(self.config.head_timeout_s, self._watch)
             return
         self._heads_seen = self._heads
