@@ -18,7 +18,7 @@ from stream.sources.hive.live.metastore import Transactions
 from stream.sources.hive.progress import Progress
 from stream.sources.hive.rpc.connection import MetastoreUnreachable
 from stream.sources.hive.structs import ThriftError
-from stream.wire.events import BindName, TableImage
+from stream.wire.events import BindName, ObjectImage, ObjectSet, TableImage
 from tests.serving.stack import eventually
 from tests.sources.hive.test_wrong_answers import BEGIN, SETTINGS, Server, Source
 
@@ -97,6 +97,28 @@ def test_a_table_that_is_written_without_a_pause_keeps_nothing_else_waiting(
 
     eventually(is_done, what="all else", timeout_s=10)
     assert "d.t" in progress.dirty, "it is still written"
+
+
+def test_a_table_that_the_sweep_leaves_dirty_gets_all_that_belongs_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no id before it is fetched, so the sweeps of partitions and constraints pass it over."""
+    server = Server()
+    monkeypatch.setattr(fetching, "Metastore", lambda _: server)
+    tables, writes = server.tables, ["DELETE_TBL_COL_STAT_EVENT"] * 6
+
+    def written_again(names: list[str]) -> object:
+        found = tables(names)
+        if "d.t" in names and writes:
+            server.write(writes.pop())
+        return found
+
+    monkeypatch.setattr(server, "tables", written_again)
+    made = Source(server, {})
+    made.complete()
+    changes = [each for txn in made.published for each in txn.changes]
+    kinds = {each.kind for each in changes if isinstance(each, ObjectImage | ObjectSet) and each.table_id == 7}
+    assert not writes
+    assert {"constraints", "statistics"} <= kinds
+    made.following.close()
 
 
 def test_a_rename_touches_both_names(source: Source) -> None:

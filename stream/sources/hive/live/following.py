@@ -472,6 +472,7 @@ class Following:
         ]
         self._progress.touch(gone)  # those that exist were made meanwhile; the others are forgotten
         self._progress.sweeping = False
+        self._images.unsure.update(self._progress.dirty)  # what belongs to them may be in no sweep
         self._publish([])
         log.info("sweep complete", shard=self._options.shard, tables=sweep.total, seconds=round(sweep.seconds, 1))
         return True
