@@ -214,6 +214,21 @@ def test_a_reader_that_takes_none_of_what_is_left_is_not_waited_for(left: list[i
     assert told == [*["looked at again"] * looks, "aborted"]
 
 
+@pytest.mark.parametrize(("left", "is_ended"), [(9, True), (8, False)], ids=["nothing", "some"])
+def test_a_kept_connection_that_is_refused_is_given_up_at_the_next_look(left: int, is_ended: bool) -> None:
+    """Its answer has lain there since it was refused: the reader that has taken none of it gets no third look."""
+    told: list[str] = []
+    sizes, closing = iter([9, left]), [False, True]
+    transport = SimpleNamespace(
+        is_closing=lambda: closing.pop(0), abort=lambda: told.append("aborted"), get_write_buffer_size=sizes.__next__
+    )
+    connection = watched(transport, told)
+    connection._heads_seen, connection.cycle, connection._refuse = 2, None, lambda *_: told.append("refused")
+    connection._watch()
+    connection._watch()
+    assert told == ["refused", "looked at again", "aborted" if is_ended else "looked at again"]
+
+
 def test_a_connection_with_a_request_under_way_goes_on() -> None:
     """What it asked last came since the last look."""
     told: list[str] = []
