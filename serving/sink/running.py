@@ -178,7 +178,10 @@ class Sink:
                 self._check_withheld()
 
     def _check_withheld(self) -> None:
-        """Raises `SinkError` ``sink_refused`` if the stream has told nothing of a table for long, and is not to."""
+        """Raises `SinkError` ``sink_refused`` if the stream has told nothing of a table for long, and is not to.
+
+        A copy whose key nobody tells rows by is made anew if the front describes another one by now.
+        """
         if not self._state.withheld:
             self._withheld_since = None
         elif self._withheld_since is None:
@@ -186,7 +189,12 @@ class Sink:
             self._withheld_since = monotonic()
         elif monotonic() - self._withheld_since >= self._shard_wait_s:
             for table in self._state.withheld:
-                check_described(patiently(partial(self._client.describe, self._keyspace, table)), table)
+                described = self._describe(table)
+                check_described(described, table)
+                if self._is_outdated(table, self._state) and tuple(described.primary_key) != self._tables[table].key:
+                    if not self._follows_schemas:
+                        raise _changed(table, kinds_of(described.columns))
+                    self._state = self._made_anew(described, self._state)
             self._withheld_since = monotonic()
 
     def _take(self, event: StreamEvent) -> None:
@@ -255,7 +263,9 @@ class Sink:
         if shard in withheld_by:
             state = state.with_withheld(table.name, withheld_by - {shard})
         told, told_key = kinds_of(change.columns), tuple(change.primary_key)
-        if told_key == state.copies[table.name].others.get(shard):
+        if told_key == state.copies[table.name].others.get(shard) and not (
+            self._is_outdated(table.name, state) and tuple(self._describe(table.name).primary_key) == told_key
+        ):
             return state  # not yet the one that the front has described
         has_same_key = told_key == table.key
         if has_same_key:
@@ -267,14 +277,20 @@ class Sink:
         if not self._follows_schemas or not told:
             if told and has_same_key:
                 return self._with_columns(table, told, state)
-            raise SinkError(
-                f"the source describes {table.name} anew: {', '.join(told) or 'it is gone'}",
-                hint="leave it out, or drop the copy and start again; --follow-schemas makes a copy anew",
-                code="sink_schema_changed",
-            )
+            raise _changed(table.name, told)
         columns = [DescribedColumn(column.name, column.kind, column.sql_type) for column in change.columns]
         described = DescriptionAnswer(table.name, columns, change.primary_key, change.cacheable)
         return self._made_anew(described, state).with_told(table.name, shard, told_key)
+
+    def _is_outdated(self, table: str, state: SinkState) -> bool:
+        """Whether no shard tells rows by the copy's key: the stream is behind what the front described, or past it.
+
+        A front keeps a description for a while, and may have it of an owner that is behind.
+        """
+        return self._shards <= state.copies[table].others.keys()
+
+    def _describe(self, table: str) -> DescriptionAnswer:
+        return patiently(partial(self._client.describe, self._keyspace, table))
 
     def _with_columns(self, table: CopyTable, told: dict[str, str], state: SinkState) -> SinkState:
         """Columns that the copy has, and only now the source: without values until the table is read.
@@ -353,6 +369,15 @@ def _again(read: Callable[[], Answer]) -> Answer:
         return patiently(read)
     except HistoryLost:
         return patiently(read)
+
+
+def _changed(table: str, told: Iterable[str]) -> SinkError:
+    """``told``: the columns that the source has now."""
+    return SinkError(
+        f"the source describes {table} anew: {', '.join(told) or 'it is gone'}",
+        hint="leave it out, or drop the copy and start again; --follow-schemas makes a copy anew",
+        code="sink_schema_changed",
+    )
 
 
 def _plain(value: Any) -> Any:

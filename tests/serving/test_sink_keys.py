@@ -36,6 +36,8 @@ class Altered(FakeFront):
         self.is_quiet, self.columns, self.key = True, columns, [*key]
         self.states = [{}, {1: "a"}]
         self.told = [[StreamChange("row", TABLE, [1], "value", {"id": 1, "v": "a"})]]
+        self.is_behind = False
+        """Whether it describes the table as it was before."""
 
     def alter(self) -> None:
         """While no sink runs. A description is said again, too, and the row is changed in three ways."""
@@ -46,7 +48,7 @@ class Altered(FakeFront):
         self.states += [{1: "b"}] * 5
 
     def describe(self, _: str, __: str) -> DescriptionAnswer:
-        is_new = len(self.told) > 1
+        is_new = len(self.told) > 1 and not self.is_behind
         columns, key = (self.columns, self.key) if is_new else (BEFORE, ["id"])
         return DescriptionAnswer(TABLE, [DescribedColumn(*each) for each in columns.items()], key, cacheable=True)
 
@@ -138,3 +140,56 @@ def test_a_key_of_which_the_sink_has_not_heard_is_passed_over_too() -> None:
     sink._take(StreamEvent("transaction", "6", token(6), SHARD, changes=front.told[5]))
     sink._commit()
     assert (sink._state.due, sink._state.withheld, copy_of(engine, WIDER)) == ([TABLE], [], [])
+
+
+def started_behind(*, follows: bool = True) -> tuple[sa.Engine, Altered, Sink]:
+    """A sink that has the changed key, and is started again with a description of before that a front has kept."""
+    engine, front = in_memory(), Altered(WIDER, ["id", "region"])
+    sink_of(front, engine, follows_schemas=True).run(is_done=lambda reached: reached == vector(1))
+    front.alter()
+    sink_of(front, engine, follows_schemas=True).run(is_done=lambda reached: reached == vector(6))
+    front.is_behind = True
+    if not follows:
+        with engine.begin() as connection:
+            connection.execute(sa.text("DROP TABLE items"))
+    sink = Sink(front, "shop", engine, [TABLE], [SHARD], follows_schemas=follows, shard_wait_s=0)  # type: ignore[arg-type]
+    sink._open()
+    return engine, front, sink
+
+
+def told_again(sink: Sink, number: int) -> None:
+    """The source says once more what key the table has."""
+    changes = described(WIDER, ["id", "region"], void=False)
+    sink._take(StreamEvent("transaction", str(number), token(number), SHARD, changes=changes))
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_sink_that_starts_with_a_description_of_before_gets_the_key_that_is_told(is_told: bool) -> None:
+    """It passed over all rows for good. Where the source says nothing for long, the front is asked again, too."""
+    engine, front, sink = started_behind()
+    told_again(sink, 7)
+    sink._check_withheld()
+    sink._check_withheld()
+    assert (sink._state.due, sink._state.withheld) == ([], [TABLE]), "the front is behind"
+    front.is_behind = False
+    if is_told:
+        told_again(sink, 8)
+    else:
+        sink._check_withheld()
+    assert (sink._state.due, sink._state.withheld) == ([TABLE], [])
+    sink._read_due()
+    assert copy_of(engine, WIDER) == [(1, 7, "b")]
+    number = sink._state.copies[TABLE].number
+    told_again(sink, 9)
+    assert sink._state.copies[TABLE].number == number, "it is read once"
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_sink_that_follows_no_schemas_says_that_it_has_a_key_of_before(is_told: bool) -> None:
+    """Its copy was dropped, and made from a description that a front had kept."""
+    _, front, sink = started_behind(follows=False)
+    sink._check_withheld()
+    front.is_behind = False
+    with pytest.raises(SinkError) as refused:
+        told_again(sink, 7) if is_told else sink._check_withheld()
+    assert refused.value.code == "sink_schema_changed"
