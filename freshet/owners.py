@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from consumers.owner.client import OwnerConnection
+from consumers.owner.protocol import OwnerError
 from freshet.keyspaces import explain_unknown_keyspace
 from freshet.settings import Settings, load_settings
 from stream.kafka.locations import LocationError, LocationsReader
@@ -88,12 +89,19 @@ def live_checkpoint(kafka: KafkaCluster, keyspace: str, owners: Sequence[str]) -
 def tell_verdicts(keyspace: str, asked: Mapping[int, str], verdicts: list[Verdict]) -> None:
     """Tells each of the `asked_owners` what an audit found of its own store, so that the page can show it.
 
-    Raises `OwnerError`; ``bad_request``: an owner is too old for it.
+    One that can't be told keeps it from no other. Raises the first `OwnerError`; ``bad_request``: an owner is too old
+    for it.
     """
     identity = load_settings().consumer.identity
+    failed: list[OwnerError] = []
     for address in sorted({asked[each.partition] for each in verdicts}):
-        with OwnerConnection(address, identity=identity) as owner:
-            owner.tell_verdicts(keyspace, [each for each in verdicts if asked[each.partition] == address])
+        try:
+            with OwnerConnection(address, identity=identity) as owner:
+                owner.tell_verdicts(keyspace, [each for each in verdicts if asked[each.partition] == address])
+        except OwnerError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
 
 
 def _announced(kafka: KafkaCluster, keyspace: str, partitions: Sequence[int]) -> dict[int, str]:

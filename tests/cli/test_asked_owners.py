@@ -11,7 +11,7 @@ from typing import Any, Self
 import msgspec
 import pytest
 
-from consumers.owner.protocol import CheckpointPlace, PartitionStatus, Verdict
+from consumers.owner.protocol import CheckpointPlace, OwnerError, PartitionStatus, Verdict
 from freshet import cli, owners
 from freshet.commands import lag
 from freshet.owners import asked_owners, live_checkpoint, tell_verdicts
@@ -35,6 +35,7 @@ class Consumers:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
         self.told: dict[str, list[int]] = {}
+        self.gone: set[str] = set()
         for address, partitions in FOLDED.items():
             for partition in partitions:
                 (root / address / str(partition)).mkdir(parents=True)
@@ -51,8 +52,10 @@ class Consumers:
         """To one of them. Asked for no partition, it makes checkpoints of all that it folds."""
 
         class Owner:
-            def __enter__(self) -> Self:
-                return self
+            def __enter__(own) -> Self:
+                if address in self.gone:
+                    raise OwnerError(f"{address} is gone")
+                return own
 
             def __exit__(self, *_: object) -> None: ...
 
@@ -98,6 +101,14 @@ def test_a_verdict_is_told_to_those_alone_whose_store_was_compared(consumers: Co
     """The page would call a store proved that nobody has looked at."""
     tell_verdicts("shop", asked_owners(KAFKA, "shop"), [Verdict(each, 9, True, 1) for each in range(2)])
     assert consumers.told == {"blue:1": [0], "green:2": [1]}
+
+
+def test_an_owner_that_is_gone_keeps_the_verdict_from_no_other(consumers: Consumers) -> None:
+    """An audit of hours would not be seen at the owners whose addresses come after it."""
+    consumers.gone = {"blue:1"}
+    with pytest.raises(OwnerError, match="blue:1 is gone"):
+        tell_verdicts("shop", ANNOUNCED, [Verdict(each, 9, True, 1) for each in range(2)])
+    assert consumers.told == {"green:2": [1]}
 
 
 def test_lag_shows_of_a_partition_what_its_owner_says(
