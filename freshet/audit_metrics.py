@@ -29,9 +29,12 @@ class AuditMetrics:
         self._registry = registry = CollectorRegistry()
         self._last = Gauge(
             "freshet_verify_last_verified_timestamp_seconds",
-            "When an audit last began that found all equal; until there is one, when this process began.",
+            "When the last audit began that found all equal; not there until there is one.",
             LABELS,
             registry=registry,
+        )
+        self._started = Gauge(
+            "freshet_verify_started_timestamp_seconds", "When this process began.", LABELS, registry=registry
         )
         self._keys = Gauge("freshet_verify_keys", "Keys that the last audit compared.", LABELS, registry=registry)
         self._differences = Gauge(
@@ -42,7 +45,7 @@ class AuditMetrics:
             "freshet_verify_failures", "Audits that ended without a verdict.", LABELS, registry=registry
         )
         self._failures.labels(keyspace)
-        self._last.labels(keyspace).set_to_current_time()  # of a series that is not there, no alert says that it is old
+        self._started.labels(keyspace).set_to_current_time()  # for the alert, while the last success is not there
 
     def note(self, outcome: Audited | FreshetError, seconds: float) -> None:
         """An audit that took so long has ended."""
