@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,8 @@ from serving.bytecache.reading.source import Identity
 from serving.bytecache.reading.trace import Trace
 from serving.bytecache.shared.attached import Attached
 from serving.bytecache.shared.joined import Joined
-from serving.bytecache.shared.protocol import MESSAGE_BYTES_MAX, OwnerGoneError
+from serving.bytecache.shared.protocol import MESSAGE_BYTES_MAX, ListFiles, OwnerGoneError, Reply, Request
+from serving.bytecache.shared.server import Server
 from tests.serving.bytecache.stores import MIB, allocated_bytes, open_directory
 
 FILES = {"s3://lake/a/1": 300_000, "s3://lake/a/2": 70_000, "s3://lake/b/1\nx": 10}
@@ -95,6 +97,23 @@ def test_ls_tells_all_files_beside_an_owner_of_many(run: Run, tmp_path: Path) ->
         assert file is not None
         owner.directory.store(file, 0, memoryview(bytes(10)), Value.NORMAL, 0)
     assert {line["path"] for line in run("ls", "--bytes-dirs", f"{tmp_path}/many:2GiB")} == paths
+    owner.close()
+
+
+def test_ls_tells_all_files_beside_an_owner_of_an_earlier_version(
+    run: Run, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that tells them at once, and ends the connection of who asks for parts."""
+    answer = Server._answer
+
+    def earlier(server: Server, request: Request, link: socket.socket) -> Reply:
+        if isinstance(request, ListFiles):
+            raise OwnerGoneError("Invalid value 'ListFiles'")
+        return answer(server, request, link)
+
+    monkeypatch.setattr(Server, "_answer", earlier)
+    owner = Joined(place, DirectoryOptions(quota=32 * MIB))
+    assert {line["path"]: line["size"] for line in run("ls")} == FILES
     owner.close()
 
 

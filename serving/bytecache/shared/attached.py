@@ -193,7 +193,10 @@ class Attached(DiskReads):
         if files:
             link, _, shared = self._connect()
             _close(shared)
-            part = self._ask(link, ListFiles(), FileLines).files
+            try:
+                part = self._ask(link, ListFiles(), FileLines).files
+            except OwnerGoneError:  # of an earlier version, which tells all at once, or gone
+                return self._call(Describe(files=True), Described)
             while part:
                 found.files += part
                 part = self._ask(link, None, FileLines).files
