@@ -10,7 +10,14 @@ from typing import Final
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, KafkaRequestError, call_kafka, client_settings
+from stream.kafka.connection import (
+    REQUEST_TIMEOUT_S,
+    KafkaCluster,
+    KafkaRequestError,
+    KafkaUnreachable,
+    call_kafka,
+    client_settings,
+)
 from stream.kafka.reader import TopicReadError, is_notice, open_consumer
 from stream.sources.debezium.errors import DebeziumError
 from stream.sources.debezium.transactions import Place
@@ -134,7 +141,10 @@ class ConnectorTopics:
             self.read.update(topic for topic, _ in places)
 
     def poll(self, timeout_s: float) -> Iterable[Message]:
-        """The messages that have arrived. Raises `SourceHistoryLost` if some were deleted, or a topic was."""
+        """The messages that have arrived. Raises `SourceHistoryLost` if some were deleted, or a topic was.
+
+        Raises `KafkaUnreachable` if a broker does not know a topic that is there, as one that has just started.
+        """
         try:
             found = self._consumer.consume(MESSAGES_MAX, timeout_s)
         except KafkaException:
@@ -155,6 +165,8 @@ class ConnectorTopics:
             is_notice(message)
         except TopicReadError as error:
             if message.error().code() in _UNKNOWN:
+                if self._is_there(message):
+                    raise KafkaUnreachable(f"a broker does not know a topic that is there: {error}") from error
                 raise _deleted(str(message.topic())) from error
             if error.code != "offset_out_of_range":
                 raise
@@ -162,6 +174,11 @@ class ConnectorTopics:
                 f"messages of the connector were deleted before they were read: {error}",
                 hint="keep its topics longer (retention.ms): a new epoch starts",
             ) from error
+
+    def _is_there(self, message: Message) -> bool:
+        """Whether there is the partition of ``message``: of a topic whose partitions nobody tells now, all are."""
+        count = self.existing().get(message.topic() or "")
+        return count is not None and (count == 0 or (message.partition() or 0) < count)
 
     def close(self) -> None:
         """End the reading."""

@@ -13,10 +13,11 @@ import pytest
 from confluent_kafka import IsolationLevel, KafkaError
 from confluent_kafka.admin import OffsetSpec
 
-from stream.kafka.connection import KafkaCluster, KafkaRequestError
+from stream.kafka.connection import KafkaCluster, KafkaRequestError, KafkaUnreachable
 from stream.kafka.reader import TopicReadError
 from stream.sources.debezium import offsets
 from stream.sources.debezium import schema as asking
+from stream.sources.debezium import topics as topics_module
 from stream.sources.debezium.connector import KafkaConnect
 from stream.sources.debezium.errors import DebeziumError
 from stream.sources.debezium.messages import End, RowMessage, Statement, gtid_of
@@ -190,16 +191,41 @@ def test_a_topic_that_is_deleted_begins_an_epoch_where_its_end_is_asked_for(
     ],
 )
 def test_a_topic_that_is_deleted_begins_an_epoch_where_it_is_read(
-    topics: ConnectorTopics, code: int, refusal: type[Exception]
+    topics: ConnectorTopics, monkeypatch: pytest.MonkeyPatch, code: int, refusal: type[Exception]
 ) -> None:
     """As where its messages are deleted. A right that lacks ends the source."""
-    notice = SimpleNamespace(
-        topic=lambda: "p.s.t", partition=lambda: 0, offset=lambda: 3, error=lambda: KafkaError(code)
-    )
-    consumer: Any = SimpleNamespace(consume=lambda *_: [notice])
-    topics._consumer = consumer
+    monkeypatch.setattr(topics, "existing", lambda: {"p": 1})
+    topics._consumer = noticing(code)
     with pytest.raises(refusal):
         list(topics.poll(0.0))
+
+
+@pytest.mark.parametrize("code", topics_module._UNKNOWN)
+@pytest.mark.parametrize(
+    ("partition", "count", "refusal"),
+    [(0, 1, KafkaUnreachable), (-1, 1, KafkaUnreachable), (1, 0, KafkaUnreachable), (1, 1, SourceHistoryLost)],
+)
+def test_a_broker_that_does_not_know_a_topic_that_is_there_is_an_outage(
+    topics: ConnectorTopics,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    partition: int,
+    count: int,
+    refusal: type[Exception],
+) -> None:
+    """One that has just started says so: all that was cached would be void after each restart of a broker."""
+    monkeypatch.setattr(topics, "existing", lambda: {"p": 1, "p.s.t": count})
+    topics._consumer = noticing(code, partition)
+    with pytest.raises(refusal):
+        list(topics.poll(0.0))
+
+
+def noticing(code: int, partition: int = 0) -> Any:
+    """A consumer that is told of an error of one partition."""
+    notice = SimpleNamespace(
+        topic=lambda: "p.s.t", partition=lambda: partition, offset=lambda: 3, error=lambda: KafkaError(code)
+    )
+    return SimpleNamespace(consume=lambda *_: [notice])
 
 
 @pytest.mark.parametrize(("partitions", "is_in_order"), [((1, 1), True), ((2, 1), False), ((1, 2), False)])
