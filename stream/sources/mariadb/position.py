@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import pymysql
 from pymysql.constants import ER
@@ -72,6 +72,8 @@ class Bounds:
 
 _SCANNED: Final[WeakKeyDictionary[Connection, BinlogPlace]] = WeakKeyDictionary()
 """Session → a place in the binlog whose position it took the server long to find."""
+_WITHOUT_GALERA: Final[WeakSet[Connection]] = WeakSet()
+"""Sessions of servers that are built without it, and don't know its variables."""
 
 
 def committed_place(connection: Connection) -> BinlogPlace | MysqlGtidSet:
@@ -153,16 +155,19 @@ def bounds_since(connection: Connection, place: BinlogPlace | MysqlGtidSet) -> B
 
 
 def _bounds(connection: Connection, place: BinlogPlace) -> tuple[Any, ...]:
-    """What `bounds_since` asks of a MariaDB. One that is built without Galera does not know that variable."""
+    """What `bounds_since` asks of a MariaDB. One that is built without Galera is asked for it once a session."""
     at: tuple[object, ...] = (place.position,) if place.position else (place.file, place.offset)
     lo = "%s" if place.position else "BINLOG_GTID_POS(%s, %s)"
     sql = f"SELECT {lo}, @@gtid_binlog_pos, UNIX_TIMESTAMP(), @@log_slave_updates, @@gtid_slave_pos, @@read_only, "
-    try:
-        (found,) = fetch_all(connection, sql + "@@GLOBAL.wsrep_on", at)
-    except pymysql.err.MySQLError as error:
-        if not error.args or error.args[0] != ER.UNKNOWN_SYSTEM_VARIABLE:
-            raise
-        (found,) = fetch_all(connection, sql + "0", at)
+    if connection not in _WITHOUT_GALERA:
+        try:
+            (found,) = fetch_all(connection, sql + "@@GLOBAL.wsrep_on", at)
+            return found
+        except pymysql.err.MySQLError as error:
+            if not error.args or error.args[0] != ER.UNKNOWN_SYSTEM_VARIABLE:
+                raise
+        _WITHOUT_GALERA.add(connection)
+    (found,) = fetch_all(connection, sql + "0", at)
     return found
 
 
