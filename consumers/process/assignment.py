@@ -78,7 +78,7 @@ def _unassign(consumer: Consumer, places: list[TopicPartition]) -> None:
 BURY_S: Final = 2.0
 """How long a partition that is given up waits for its dead letters."""
 ASK_S: Final = 1.0
-"""How long Kafka is asked for leaders; meanwhile nothing is folded."""
+"""How long Kafka is asked for what it has failed to answer before; meanwhile nothing is folded."""
 
 
 class SessionEnd(Exception):
@@ -201,34 +201,44 @@ class Assignment:
         """Takes over the partitions whose stores have been made meanwhile, could not be made, or are tried again."""
         due = self._waiting.due()
         due = [each for each in due if not self._restores.is_running((self._topics[each[0]][0], each[1]))]
+        leaders: Mapping[Given, int] = {}
         if due and self._waiting.has_failed:
-            due = self._led(consumer, due)
-        starts = self._take_all(consumer, due) if due else []
+            leaders = self._leaders(consumer, due)
+            due = [each for each in due if each in leaders]
+        starts = self._take_all(consumer, due, leaders) if due else []
         if starts:
             consumer.incremental_assign(starts)
 
-    def _led(self, consumer: Any, places: list[Given]) -> list[Given]:
-        """Those that have a leader. To ask Kafka for the offsets of another would take as long as one waits for it."""
-        found = {}
-        for name in dict.fromkeys(name for name, _ in places):
+    def _leaders(self, consumer: Any, places: list[Given]) -> dict[Given, int]:
+        """The ids of the leaders that there are in all topics that wait; none if Kafka does not answer.
+
+        Those of ``places`` that have none have failed: to ask for their offsets would take as long as one waits for it.
+        """
+        found: dict[Given, int] = {}
+        for name in dict.fromkeys(name for name, _ in self._waiting):
             try:
-                found[name] = consumer.list_topics(name, timeout=ASK_S).topics[name].partitions
+                partitions = consumer.list_topics(name, timeout=ASK_S).topics[name].partitions
             except KafkaException as error:
                 self._fail(places[-1], error)  # that one has failed before, if any: it is told once
-                self._waiting.put_off(places[-1], places)
-                return []
-        led = [each for each in places if each[1] in found[each[0]] and found[each[0]][each[1]].leader >= 0]
+                self._waiting.put_off(places[-1], list(self._waiting))
+                return {}
+            found |= {(name, number): each.leader for number, each in partitions.items() if each.leader >= 0}
         hint = "look which of Kafka's brokers are gone"
-        for name, number in [each for each in places if each not in led]:
+        for name, number in [each for each in places if each not in found]:
             self._fail((name, number), KafkaRequestError(f"{name}/{number} has no leader", hint=hint))
-        return led
+        return found
 
     def _fail(self, place: Given, error: KafkaException | FreshetError) -> None:
         known = kafka_error(error, self._kafka, "take a partition over") if isinstance(error, KafkaException) else error
         self._waiting.fail(place, f"{self._topics[place[0]][0]}/{place[1]}", known)
 
-    def _take_all(self, consumer: Consumer, places: list[Given]) -> list[TopicPartition]:
-        """Takes over those that can be; returns where to read. The others wait, all as soon as Kafka fails."""
+    def _take_all(
+        self, consumer: Consumer, places: list[Given], leaders: Mapping[Given, int] | None = None
+    ) -> list[TopicPartition]:
+        """Takes over those that can be; returns where to read. The others wait, all as soon as Kafka fails.
+
+        If ``leaders`` are known, only those of the one that has failed are put off: the next step goes on with others.
+        """
         starts = []
         for place in places:
             try:
@@ -237,7 +247,10 @@ class Assignment:
                 self._fail(place, error)
             except KafkaException as error:
                 self._fail(place, error)
-                self._waiting.put_off(place, places[places.index(place) :])
+                behind = [*self._waiting, *places[places.index(place) :]]
+                if leaders:
+                    behind = [each for each in behind if leaders.get(each) == leaders[place]]
+                self._waiting.put_off(place, behind)
                 break
         self._note_waiting()
         return [start for start in starts if start is not None]
@@ -262,7 +275,8 @@ class Assignment:
             self.release([kept])
             if kept.leaving:
                 _unassign(consumer, [TopicPartition(topic_name, number)])
-        bounds = consumer.get_watermark_offsets(TopicPartition(topic_name, number), timeout=REQUEST_TIMEOUT_S)
+        timeout_s = ASK_S if self._waiting.is_slowed((topic_name, number)) else REQUEST_TIMEOUT_S
+        bounds = consumer.get_watermark_offsets(TopicPartition(topic_name, number), timeout=timeout_s)
         share = self.overlay_bytes // topic.partitions
         hot = {table: most // topic.partitions for table, most in self.hot.get(keyspace, {}).items()}
         place = topic_name, number

@@ -145,7 +145,7 @@ class _Wait:
     """Why the store is made anew."""
     retry_at: float = 0.0
     retry_s: float = 0.0
-    """The pause before that; 0: nothing has failed."""
+    """The pause before that; 0: nothing has failed, nor anything that it was put off for."""
     code: str = ""
     """Of the error that was logged last."""
 
@@ -168,6 +168,10 @@ class Waiting:
         """Those to be tried now; those that failed last come last."""
         now = time.monotonic()
         return [place for place, each in self._waits.items() if each.retry_at <= now]
+
+    def is_slowed(self, place: Given) -> bool:
+        """Whether the partition has failed, or was put off for one that has."""
+        return place in self._waits and self._waits[place].retry_s > 0
 
     def why(self, place: Given) -> StoreError | None:
         """Why the store of a partition is made anew, as far as that is known."""
@@ -194,12 +198,12 @@ class Waiting:
             )
 
     def put_off(self, behind: Given, places: Iterable[Given]) -> None:
-        """Tries none, nor any of ``places``, before ``behind``, which has failed: it may well be so with all."""
-        for place in places:
-            self._waits.setdefault(place, _Wait())
-        failed = self._waits[behind] = self._waits.pop(behind)
-        for each in self._waits.values():
+        """Tries none of ``places`` before ``behind``, which has failed: it may well be so with all. They come last."""
+        failed = self._waits[behind]
+        for place in (*places, behind):
+            each = self._waits[place] = self._waits.pop(place, _Wait())
             each.retry_at = max(each.retry_at, failed.retry_at)
+            each.retry_s = max(each.retry_s, failed.retry_s)
 
     def end(self, place: Given) -> None:
         """The partition is open, or not assigned to this process any more."""

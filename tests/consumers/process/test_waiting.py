@@ -14,10 +14,11 @@ from structlog.testing import capture_logs
 
 from consumers.owner.partitions import Partition
 from consumers.process import assignment, restoring
-from consumers.process.assignment import Assignment
+from consumers.process.assignment import ASK_S, Assignment
 from consumers.process.opening import open_partition
 from consumers.process.restoring import RETRY_S, RETRY_S_MAX
 from consumers.store.errors import DiskFullError, RebuildNeededError
+from stream.kafka.connection import REQUEST_TIMEOUT_S
 from tests.consumers.owning import KEYSPACE
 from tests.consumers.process.test_hand_overs import Group
 
@@ -36,6 +37,10 @@ class Given(Group):
         self.full: set[int] = set()
         """No space for their stores."""
         self.leaderless: set[int] = set()
+        self.unreached: set[int] = set()
+        """Led by a broker that this host can't reach."""
+        self.patience_s: list[object] = []
+        """How long each answer of Kafka that did not come was waited for."""
         self.is_away = False
         """Whether no broker answers."""
         self.asked: list[object] = []
@@ -76,11 +81,14 @@ class Given(Group):
 
     # as confluent_kafka's consumer
 
-    def get_watermark_offsets(self, place: TopicPartition | None = None, *_: object, **__: object) -> tuple[int, int]:
+    def get_watermark_offsets(
+        self, place: TopicPartition | None = None, *_: object, timeout: object = None, **__: object
+    ) -> tuple[int, int]:
         """The topic's first offset and its end, if there is a leader."""
         assert place is not None
         self.asked.append(place.partition)
-        if self.is_away or place.partition in self.leaderless:
+        if self.is_away or place.partition in self.leaderless | self.unreached:
+            self.patience_s.append(timeout)
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return 0, 1
 
@@ -90,7 +98,8 @@ class Given(Group):
         self.asked.append(name)
         if self.is_away:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
-        leaders = {each: SimpleNamespace(leader=-1 if each in self.leaderless else 1) for each in range(PARTITIONS)}
+        ids = [-1 if each in self.leaderless else 2 if each in self.unreached else 1 for each in range(PARTITIONS)]
+        leaders = {number: SimpleNamespace(leader=each) for number, each in enumerate(ids)}
         return SimpleNamespace(topics={name: SimpleNamespace(partitions=leaders)})
 
 
@@ -148,6 +157,37 @@ def test_a_partition_without_a_leader_is_not_asked_for_and_holds_up_no_other(giv
     clock[0] += RETRY_S_MAX
     assert given.step() == [given.topic.name, 0]
     assert (given.owned, given.unopened) == ([0, 1, 2], [])
+
+
+def test_a_leader_that_can_not_be_reached_holds_up_no_partition_of_another(given: Given, clock: list[float]) -> None:
+    """Kafka names it all the same. All of its partitions wait for one short question, which comes ever more rarely."""
+    given.unreached, asked_at = {0, 1}, list[float]()
+    given.give()
+    assert (given.asked, given.owned, given.unopened) == ([0], [], [0, 1, 2])
+    clock[0] += RETRY_S
+    assert given.step() == [given.topic.name, 1]
+    assert given.step() == [given.topic.name, 2]
+    assert (given.owned, given.unopened) == ([2], [0, 1])
+    for _ in range(60):
+        clock[0] += RETRY_S / 2
+        asked_at += [clock[0]] * len(given.step()[1:])
+    pauses = [later - earlier for earlier, later in zip([100.0 + RETRY_S, *asked_at], asked_at, strict=False)]
+    assert pauses == [RETRY_S * 2, RETRY_S * 4, *[RETRY_S_MAX] * 3]
+    assert given.patience_s == [REQUEST_TIMEOUT_S, *[ASK_S] * 6]
+    given.unreached.clear()
+    clock[0] += RETRY_S_MAX
+    given.step()
+    assert (given.owned, given.unopened) == ([0, 1, 2], [])
+
+
+def test_who_failed_is_tried_again_after_who_was_not_tried() -> None:
+    """Of many leaders that can't be reached one would always be due first, and those behind them never tried."""
+    waiting = restoring.Waiting()
+    for number in range(4):
+        waiting.keep(("topic", number), None)
+    waiting.fail(("topic", 0), "keyspace/0", DiskFullError("no space left", hint="make some"))
+    waiting.put_off(("topic", 0), [("topic", 1)])
+    assert [number for _, number in waiting] == [2, 3, 1, 0]
 
 
 def test_while_no_broker_answers_one_question_is_asked_at_a_time(given: Given, clock: list[float]) -> None:
