@@ -79,7 +79,6 @@ READ_ELSEWHERE: Final = {
     "serving/bytecache/filesystem/file.py:readinto": "as `io` has it, for programs that read into their memory",
     "lab/simulation/mariadb/log/binlog.py:purge": "a fault of that world",
     "freshet/settings.py:public": "the one way to show settings without their secrets",
-    "serving/client/answers.py:stats_compliant": "readers decide by it whether to use statistics",
     "serving/client/cache/objects.py:ObjectCache": "for applications",
     "serving/client/cache/stores.py:MemcachedStore": "for applications",
     "serving/client/sessions/aio.py:track_async": "for applications",

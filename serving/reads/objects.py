@@ -341,6 +341,9 @@ class _Page(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     proved_ms: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
+_page = msgspec.json.Decoder(_Page)
+
+
 def _page_text(after: str, version: str, proved_ms: int) -> str:
     parts = [version, after, proved_ms] if proved_ms else [version, after]
     return urlsafe_b64encode(msgspec.json.encode(parts)).decode().rstrip("=")
@@ -360,7 +363,7 @@ def _page_of(text: str) -> _Page:
     if not text:
         return _Page("", "")
     try:
-        page = msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Page)
+        page = _page.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         object_parts(page.after)
     except (ValueError, KeyFormatError) as error:
         why = "page is not one that an answer gave"

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from stream.sources.mariadb.gtid import FLAVOR, GtidPosition
 from stream.sources.status import SourceStatus, TableReading
+from tokens import Position
+from tokens.mariadb import MariadbPosition
 
 _PLACE = ("keyspace", "shard")
 _GAUGES = (
@@ -92,7 +93,8 @@ class SourceCollector:
             "Sequence of the last transaction read, by MariaDB's GTID domain.",
             labels=(*_PLACE, "domain"),
         )
-        if status.position.startswith(FLAVOR):
-            for domain, (_, sequence) in GtidPosition.parse(status.position).domains.items():
+        position = Position.parse(status.position)
+        if isinstance(position, MariadbPosition):
+            for domain, (_, sequence) in position.domains.items():
                 place.add_metric([*self._place, str(domain)], sequence)
         yield place
