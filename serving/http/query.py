@@ -322,11 +322,16 @@ def row_options(parameters: RowParameters) -> RowOptions:
 
 def requested_table(parameters: TableParameters | _TableBody | _OfTableParameters) -> RequestedTable:
     """The catalog table that a request names. Raises `ReadError` ``bad_parameter``, ``bad_write_ids``."""
-    if "." in parameters.db:
-        hint = "db.table would not tell which table it is: ask the metastore for it, or rename the database"
-        raise ReadError("bad_parameter", f"db: {parameters.db!r} has a dot", hint=hint)
+    check_db(parameters.db)
     parsed = requested_list(parameters.valid_write_ids)
     return RequestedTable(parameters.catalog, parameters.db, parameters.table, parsed, parameters.table_id)
+
+
+def check_db(db: str) -> None:
+    """Raises `ReadError` ``bad_parameter`` if a table of this database can't be told by its name."""
+    if "." in db:
+        hint = "db.table would not tell which table it is: ask the metastore for it, or rename the database"
+        raise ReadError("bad_parameter", f"db: {db!r} has a dot", hint=hint)
 
 
 def requested_list(text: str | UnsetType | None) -> ValidWriteIdList | None:

@@ -16,7 +16,7 @@ from serving.client.privileges.answers import (
 )
 from serving.errors import ReadError
 from serving.http.front import Front
-from serving.http.query import TokenParameter, WaitParameter, demand_of, json_parameter
+from serving.http.query import TokenParameter, WaitParameter, check_db, demand_of, json_parameter
 from serving.http.responses import Response, answer_response
 from serving.http.route import Route
 from serving.reads.demands import ReadDemand
@@ -138,9 +138,8 @@ def _object(parameters: _OnObject) -> GrantedObject:
     values: list[str] = json_parameter("partition", parameters.partition, list[str]) or []
     if (table and not db) or ((column or values) and not table):
         raise ReadError("bad_parameter", "a table is named with its db, a partition and a column with their table")
-    if table and "." in db:
-        hint = "db.table would not tell which table it is: ask the metastore for it, or rename the database"
-        raise ReadError("bad_parameter", f"db: {db!r} has a dot", hint=hint)
+    if table:
+        check_db(db)
     _check_names("db, table, partition and column", db, table, column, *values)
     kind = "COLUMN" if column else "PARTITION" if values else "TABLE" if table else "DATABASE" if db else "GLOBAL"
     return GrantedObject(kind, db, table, tuple(values), column)
