@@ -47,47 +47,38 @@ class HiveTables:
 
     async def read(self, name: str, own_list: str | None = None, known: str = "") -> SourceTable:
         """See `TableSource`."""
-        self._breaker.check()
-        at, began_ms = event_of(known), _now_ms()
-        read = partial(read_table, name=name, own_list=own_list, known=at)
-        found = await self._threads.run(lambda: self._run(read))
+        began_ms, read = _now_ms(), partial(read_table, name=name, own_list=own_list, known=event_of(known))
+        found = await self._read(self._threads, read)
         return found._replace(as_of_ms=began_ms)
 
     async def read_objects(self, wanted: WantedObjects, own_list: str | None = None, known: str = "") -> SourceObjects:
         """See `ObjectSource`."""
-        self._breaker.check()
-        threads, at, began_ms = self._threads if wanted.names else self._list_threads, event_of(known), _now_ms()
-        read = partial(read_objects, wanted=wanted, own_list=own_list, known=at)
-        found = await threads.run(lambda: self._run(read))
+        began_ms, read = _now_ms(), partial(read_objects, wanted=wanted, own_list=own_list, known=event_of(known))
+        found = await self._read(self._threads if wanted.names else self._list_threads, read)
         return found._replace(as_of_ms=began_ms)
 
     async def read_lists(self, names: Sequence[str], txn: int = 0, txns: str = "") -> SourceLists:
         """See `ListSource`."""
-        self._breaker.check()
-        return await self._threads.run(lambda: self._run(lambda metastore: read_lists(metastore, names, txn, txns)))
+        return await self._read(self._threads, partial(read_lists, names=names, txn=txn, txns=txns))
 
     async def read_roles(self) -> SourcePrivileges[str]:
         """See `PrivilegeSource`."""
-        self._breaker.check()
-        return await self._threads.run(lambda: self._run(read_roles))
+        return await self._read(self._threads, read_roles)
 
     async def read_role_principals(self, role: str) -> SourcePrivileges[RoleGrant]:
         """See `PrivilegeSource`."""
-        self._breaker.check()
-        return await self._threads.run(lambda: self._run(lambda metastore: read_role_principals(metastore, role)))
+        return await self._read(self._threads, partial(read_role_principals, role=role))
 
     async def read_roles_of(self, principal: Principal) -> SourcePrivileges[RoleGrant]:
         """See `PrivilegeSource`."""
-        self._breaker.check()
-        return await self._threads.run(lambda: self._run(lambda metastore: read_roles_of(metastore, principal)))
+        return await self._read(self._threads, partial(read_roles_of, principal=principal))
 
     async def read_privileges(
         self, of: Principal | Member, on: GrantedObject | None, known: str = ""
     ) -> SourcePrivileges[Privilege]:
         """See `PrivilegeSource`."""
-        self._breaker.check()
-        threads, at = self._threads if on is not None else self._list_threads, event_of(known)
-        return await threads.run(lambda: self._run(lambda metastore: read_privileges(metastore, of, on, at)))
+        threads = self._threads if on is not None else self._list_threads
+        return await self._read(threads, partial(read_privileges, of=of, on=on, known=event_of(known)))
 
     async def close(self) -> None:
         """See `TableSource`."""
@@ -95,6 +86,10 @@ class HiveTables:
         self._list_threads.close()
         for metastore in self._opened:
             metastore.close()
+
+    async def _read(self, threads: SourceThreads, read: Callable[[Metastore], Found]) -> Found:
+        self._breaker.check()
+        return await threads.run(lambda: self._run(read))
 
     def _run(self, read: Callable[[Metastore], Found]) -> Found:
         metastore = self._metastore()
