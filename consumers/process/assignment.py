@@ -182,7 +182,8 @@ class Assignment:
 
     def _read(self, places: list[TopicPartition]) -> list[TopicPartition]:
         """Those that are read. The others wait for their stores no longer: whoever is given them does."""
-        waiting = [place for place in places if (place.topic, place.partition) in set(self._waiting)]
+        known = set(self._waiting)
+        waiting = [place for place in places if (place.topic, place.partition) in known]
         for place in waiting:
             self._waiting.end((place.topic, place.partition))
         self._note_waiting()

@@ -11,9 +11,8 @@ import pytest
 
 from consumers.owner.client import OwnerClient
 from consumers.owner.protocol import FillTable, GetObjects, OwnerObjects, OwnerTable
-from stream.wire.codec import encode
 from tests.consumers.histories import event, marker
-from tests.consumers.owner.test_owner_tables import NAME, SHARD, at, bind, catalog, image
+from tests.consumers.owner.test_owner_tables import NAME, at, bind, catalog, image
 from tests.consumers.owning import KEYSPACE, Owner
 
 NOON = 1_700_000_000_000
@@ -25,9 +24,8 @@ def mark(ordinal: int, as_of_ms: int = 0) -> bytes:
 
 
 def partitions(ordinal: int, change: str) -> bytes:
-    place = {"shard": SHARD, "epoch": 1, "ordinal": ordinal, "gtid": at(ordinal), "timestamp": 1_700_000_000}
     of_set = {"kind": "partition", "table_id": 7, "change": change, "lo": at(ordinal), "reason": ""}
-    return encode("CatalogSet", place | of_set)
+    return catalog("CatalogSet", ordinal, of_set)
 
 
 @pytest.fixture
