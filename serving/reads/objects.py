@@ -28,9 +28,8 @@ from serving.reads.flight import Flights
 from serving.reads.owners import AnswerTooLarge, OwnerAway, Owners
 from serving.reads.proof import Proof, history_lost_error, reached_by_owner, token_after
 from serving.reads.spaces import TableSpace, epoch_of, learn_shards
-from serving.reads.tables import POLL_S, SOURCE_TIMEOUT_S, judge_table
+from serving.reads.tables import POLL_S, asking, judge_table
 from serving.sources.source import ObjectSource, SourceObjects, SourceTable, WantedObjects
-from stream.spans import source_span
 from stream.wire.keys import KeyFormatError, object_name, object_parts
 from tokens import Decision, Freshness, ValidWriteIdList, Verdict
 
@@ -211,19 +210,8 @@ class ObjectReads:
     async def _read_in_time(
         self, source: ObjectSource, asked: WantedObjects, known: str, own_list: str | None = None
     ) -> SourceObjects:
-        self._metrics.source_reads.inc()
-        try:
-            with source_span(asked.kind, source.shard):
-                async with asyncio.timeout(SOURCE_TIMEOUT_S):
-                    return await source.read_objects(asked, own_list, known)
-        except TimeoutError as error:
-            self._metrics.source_failures.inc()
-            why = f"the source has not answered for {asked.kind} {asked.table} within {SOURCE_TIMEOUT_S:g} s"
-            raise ReadError("source_unreachable", why) from error
-        except ReadError as error:
-            if error.code != "bad_filter":
-                self._metrics.source_failures.inc()
-            raise
+        async with asking(self._metrics, asked.kind, source.shard, f"{asked.kind} {asked.table}"):
+            return await source.read_objects(asked, own_list, known)
 
     async def _stale(self, lookup: ObjectLookup, found: OwnerObjects, down: ReadError) -> RawObjects | None:
         """What the owner has, by the list that it has it for; None if that is nothing, or the source is not down."""

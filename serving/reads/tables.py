@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import NamedTuple, TypeAlias, cast
 
 from consumers.owner.client import OwnerClient
@@ -287,6 +288,24 @@ async def read_in_time(source: TableSource, name: str, own_list: str | None = No
     except TimeoutError as error:
         why = f"the source has not answered for {name} within {SOURCE_TIMEOUT_S:g} s"
         raise ReadError("source_unreachable", why) from error
+
+
+@asynccontextmanager
+async def asking(metrics: FrontMetrics, kind: str, shard: str, what: str) -> AsyncIterator[None]:
+    """Counts one read of a source and traces it. Given up after `SOURCE_TIMEOUT_S`, with `ReadError`."""
+    metrics.source_reads.inc()
+    try:
+        with source_span(kind, shard):
+            async with asyncio.timeout(SOURCE_TIMEOUT_S):
+                yield
+    except TimeoutError as error:
+        metrics.source_failures.inc()
+        why = f"the source has not answered for {what} within {SOURCE_TIMEOUT_S:g} s"
+        raise ReadError("source_unreachable", why) from error
+    except ReadError as error:
+        if error.code != "bad_filter":
+            metrics.source_failures.inc()
+        raise
 
 
 def fill_of(keyspace: str, name: str, found: OwnerTable, seen: SourceTable) -> FillTable | None:

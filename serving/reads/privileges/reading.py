@@ -19,9 +19,8 @@ from serving.reads.demands import ReadDemand
 from serving.reads.owners import Owners
 from serving.reads.proof import Proof
 from serving.reads.spaces import TableSpace, epoch_of, learn_shards
-from serving.reads.tables import POLL_S, SOURCE_TIMEOUT_S
+from serving.reads.tables import POLL_S, asking
 from serving.sources.privileges import PrivilegeSource, SourcePrivileges
-from stream.spans import source_span
 
 Found = TypeVar("Found")
 KIND: Final = "privileges"
@@ -63,7 +62,8 @@ class PrivilegeReads:
         proof = Proof(demand, source.shard, epoch, space.epochs.kin_of(source.shard, demand.vector))
         seen = demand.vector.get(source.shard)
         while True:
-            found = await self._read_in_time(source, ask, str(seen.position) if seen is not None else "")
+            async with asking(self._metrics, KIND, source.shard, "roles and privileges"):
+                found = await ask(source, str(seen.position) if seen is not None else "")
             decision = proof.judge(found.position)
             if decision.may_be_served:
                 break
@@ -81,21 +81,3 @@ class PrivilegeReads:
             return told, {}, found.found
         message = f"catalog {space.name} has no {found.missing}"
         return told, {"code": "not_found", "message": message, "hint": HINTS["not_found"]}, found.found
-
-    async def _read_in_time(
-        self,
-        source: PrivilegeSource,
-        ask: Callable[[PrivilegeSource, str], Awaitable[SourcePrivileges[Found]]],
-        known: str,
-    ) -> SourcePrivileges[Found]:
-        self._metrics.source_reads.inc()
-        try:
-            with source_span(KIND, source.shard):
-                async with asyncio.timeout(SOURCE_TIMEOUT_S):
-                    return await ask(source, known)
-        except TimeoutError as error:
-            self._metrics.source_failures.inc()
-            raise ReadError("source_unreachable", f"no answer of the source within {SOURCE_TIMEOUT_S:g} s") from error
-        except ReadError:
-            self._metrics.source_failures.inc()
-            raise
