@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,7 @@ from serving.sources.mariadb import MariaDBRows
 from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow
 from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.schema import TableFilter
+from tests.patience import PATIENCE_S
 
 Outcome = SourceRow | ReadError | SchemaChanged
 
@@ -104,6 +106,7 @@ PAIRS = (
 READER = "odd_keys_reader"
 """A user of the source alone, whose statements the server counts."""
 ALL_COMMANDS = "SELECT_COMMANDS + UPDATE_COMMANDS + OTHER_COMMANDS"
+BUSY = f"SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = '{READER}' AND COMMAND <> 'Sleep'"
 
 
 class Origin:
@@ -225,9 +228,15 @@ def counted(origin: Origin, what: str = "SELECT_COMMANDS") -> Iterator[list[int]
     rose: list[int] = []
     with origin.mariadb.connect(autocommit=True) as session, session.cursor() as cursor:
 
-        def now() -> int:
-            cursor.execute(f"SELECT {what} FROM information_schema.USER_STATISTICS WHERE USER = '{READER}'")
+        def fetched(asked: str) -> int:
+            cursor.execute(asked)
             return int(cursor.fetchone()[0])
+
+        def now() -> int:
+            deadline = time.monotonic() + PATIENCE_S
+            while fetched(BUSY):  # a command is counted after its answer was sent
+                assert time.monotonic() < deadline
+            return fetched(f"SELECT {what} FROM information_schema.USER_STATISTICS WHERE USER = '{READER}'")
 
         before = now()
         yield rose

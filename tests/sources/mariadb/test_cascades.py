@@ -306,7 +306,8 @@ def test_random_changes_and_kills_end_as_the_server_is(family: Backfilled) -> No
 def made_slowly(source: Source, table: str) -> Iterator[None]:
     """While a session makes a table, which is locked until then."""
     other = connect(source.settings)
-    making = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User sleep' AND ID = %s"
+    ending = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = %s"
+    making = f"{ending} AND STATE = 'User sleep'"
     with ThreadPoolExecutor(1) as pool:
         made = pool.submit(fetch_all, other, f"CREATE TABLE {table} SELECT SLEEP(%s) AS s", (PATIENCE_S,))
         try:
@@ -318,6 +319,9 @@ def made_slowly(source: Source, table: str) -> Iterator[None]:
         finally:
             source.run(f"KILL {other.thread_id()}")
             assert made.exception() is not None
+            deadline = time.monotonic() + PATIENCE_S
+            while fetch_all(source.session, ending, (other.thread_id(),)) != [("0",)]:  # it holds its locks until then
+                assert time.monotonic() < deadline
 
 
 def test_a_table_that_is_locked_in_another_database_holds_nothing_up(mariadb: MariaDBAddress, source: Source) -> None:
