@@ -10,10 +10,9 @@ import pytest
 
 from stream.sources.hive.foreign_keys import ForeignKeys
 from stream.sources.hive.live.details import FOREIGN_KEYS, Details
-from stream.sources.hive.live.fetching import Fetcher
+from stream.sources.hive.live.fetching import CHUNK_TABLES, Fetcher
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.live.partitions import Partitions
-from stream.sources.hive.live.sweep import CHUNK_TABLES
 from stream.sources.hive.messages import HiveMessageError, TableObject
 from stream.sources.hive.progress import Progress
 from stream.sources.hive.refusals import RETRY_MAX_S

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from stream.sources.hive.live import fetching
-from stream.sources.hive.live.following import HiveHistoryLost
 from stream.sources.hive.live.members import read_chunk
 from stream.sources.hive.live.metastore import Transactions
+from stream.sources.hive.live.notification_log import HiveHistoryLost
 from stream.sources.hive.progress import Progress
 from stream.sources.hive.rpc.connection import MetastoreUnreachable
 from stream.sources.hive.structs import ThriftError
@@ -214,8 +214,8 @@ def test_a_log_that_was_lost_and_is_as_long_again_is_noticed(
     source.server.log.clear()
     for txn in range(6, 7 + newer):
         log_other("OPEN_TXN", fromTxnId=txn, toTxnId=txn)
-    monkeypatch.setattr(source.following, "_look_at_s", 0.0)
-    monkeypatch.setattr(source.following, "_followed_s", 0.0)
+    monkeypatch.setattr(source.following._log, "_look_at_s", 0.0)
+    monkeypatch.setattr(source.following._log, "_followed_s", 0.0)
     with pytest.raises(HiveHistoryLost):
         source.following.step()
 
@@ -230,8 +230,8 @@ def test_a_log_is_compared_with_what_was_published_after_an_outage_or_an_idle_se
     log_transaction, events = server.log_transaction, server.events
     log_transaction("OPEN_TXN", fromTxnId=5, toTxnId=5)
     following._drain(BEGIN + 1)
-    monkeypatch.setattr(following, "_look_at_s", inf)
-    monkeypatch.setattr(following, "_followed_s", inf)
+    monkeypatch.setattr(following._log, "_look_at_s", inf)
+    monkeypatch.setattr(following._log, "_followed_s", inf)
 
     def counted(after: int, count: int) -> list[dict[str, Any]]:
         asked.append(after)
@@ -246,4 +246,4 @@ def test_a_log_is_compared_with_what_was_published_after_an_outage_or_an_idle_se
     if is_after_an_outage:
         following._read_events()
     assert asked == ([BEGIN + 1, BEGIN + 1, BEGIN] if is_after_an_outage else [BEGIN + 1])
-    assert following._at == BEGIN + 2
+    assert following._log.at == BEGIN + 2

@@ -15,8 +15,9 @@ import pytest
 from consumers.fold.objects import decode_object, decode_set, object_key, objects_prefix, set_key
 from freshet.local.hive.server import HiveServer
 from stream.sources.hive.live.fetching import Fetcher
-from stream.sources.hive.live.following import Following, FollowOptions, HiveHistoryLost
+from stream.sources.hive.live.following import Following, FollowOptions
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
+from stream.sources.hive.live.notification_log import HiveHistoryLost
 from stream.sources.hive.live.source import end_of_log
 from stream.sources.hive.messages import parse_notification
 from stream.sources.hive.recent_ids import RecentWriteIds

@@ -10,8 +10,9 @@ import pytest
 from stream.publish.publisher import PublisherLost
 from stream.sources.hive.live import fetching, source
 from stream.sources.hive.live.fetching import Fetcher
-from stream.sources.hive.live.following import FollowOptions, HiveHistoryLost
+from stream.sources.hive.live.following import FollowOptions
 from stream.sources.hive.live.metastore import MetastoreSettings, Transactions
+from stream.sources.hive.live.notification_log import HiveHistoryLost
 from stream.sources.hive.progress import checksum_of
 from stream.sources.hive.rpc.connection import MetastoreUnreachable
 from stream.wire.events import ResumePoint, SourceTransaction

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from stream.sources.hive.live import fetching, following
-from stream.sources.hive.live.following import HiveHistoryLost
+from stream.sources.hive.live import fetching, notification_log
+from stream.sources.hive.live.notification_log import HiveHistoryLost
 from tests.serving.stack import eventually
 from tests.sources.hive.test_wrong_answers import Server, Source
 
@@ -20,7 +20,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
     """A source that has published its catalog, and looks at the log's end whenever it reads."""
     server = Server()
     monkeypatch.setattr(fetching, "Metastore", lambda _: server)
-    monkeypatch.setattr(following, "LOOK_S", 0.0)
+    monkeypatch.setattr(notification_log, "LOOK_S", 0.0)
     made = Source(server, {"d.t": 7})
     made.complete()
     made.stamps.clear()
@@ -47,7 +47,7 @@ def test_no_time_is_told_before_all_is_published_up_to_the_end_that_was_seen(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long log is read in parts: what its readers miss of it is in none of those that came first."""
-    monkeypatch.setattr(following, "EVENTS_MAX", 2)
+    monkeypatch.setattr(notification_log, "EVENTS_MAX", 2)
     events = source.server.events
     monkeypatch.setattr(source.server, "events", lambda after, most: events(after, most)[:most])
     before = len(source.published)
@@ -84,7 +84,7 @@ def test_a_log_that_gives_its_last_event_a_moment_later_is_not_lost(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two calls may reach two metastores or nodes of a database. A new epoch would make everything void."""
-    monkeypatch.setattr(following, "LOOK_S", 60.0)
+    monkeypatch.setattr(notification_log, "LOOK_S", 60.0)
     events, empty = source.server.events, [True, True, False]
     monkeypatch.setattr(source.server, "events", lambda *asked: [] if empty.pop(0) else events(*asked))
     source.server.log_transaction("OPEN_TXN", fromTxnId=5, toTxnId=5)

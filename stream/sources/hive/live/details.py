@@ -18,11 +18,10 @@ from typing import Final, NamedTuple
 import structlog
 
 from stream.sources.hive.foreign_keys import ForeignKeys
-from stream.sources.hive.live.fetching import Fetcher, TableUnanswered, of_one_table
+from stream.sources.hive.live.fetching import CHUNK_TABLES, Fetcher, Sweep, TableUnanswered, of_one_table
 from stream.sources.hive.live.members import Member, read_few, read_few_statistics
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.live.partitions import KINDS, Partitions
-from stream.sources.hive.live.sweep import CHUNK_TABLES, Sweep
 from stream.sources.hive.messages import FLAVOR, HiveMessageError, TableObject
 from stream.sources.hive.object_events import CONSTRAINTS, PARTITION, PARTITION_STATISTICS, STATISTICS
 from stream.sources.hive.objects import columns_of, image_of

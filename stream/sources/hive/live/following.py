@@ -10,22 +10,20 @@ import threading
 import time
 from dataclasses import dataclass
 from itertools import islice
-from math import inf
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import structlog
 
 from stream.sources.hive.foreign_keys import ForeignKeys
 from stream.sources.hive.live.details import Details
-from stream.sources.hive.live.fetching import Fetched, Fetcher
+from stream.sources.hive.live.fetching import CHUNK_TABLES, Fetched, Fetcher, Sweep
 from stream.sources.hive.live.images import Images
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, Transactions
+from stream.sources.hive.live.notification_log import EVENTS_MAX, NotificationLog
 from stream.sources.hive.live.objects import Objects
 from stream.sources.hive.live.partitions import Partitions
 from stream.sources.hive.live.pointing import brought_to_light
-from stream.sources.hive.live.sweep import CHUNK_TABLES, Sweep
-from stream.sources.hive.messages import FLAVOR
-from stream.sources.hive.progress import Progress, checksum_of
+from stream.sources.hive.progress import Progress
 from stream.sources.hive.recent_drops import RecentDrops
 from stream.sources.hive.recent_ids import RecentWriteIds
 from stream.sources.hive.translator import HiveTranslator
@@ -44,20 +42,8 @@ from stream.wire.events import (
     TableImage,
     VoidTable,
 )
-from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)
-
-EVENTS_MAX: Final = 500
-"""Events that are read with one call."""
-LOOK_S: Final = 1.0
-"""How often the server is asked for its last event: so old is at least what is known of its time."""
-
-
-class HiveHistoryLost(FreshetError):
-    """The log no longer continues what was published; code ``history_lost``."""
-
-    code = "history_lost"
 
 
 class PublisherLike(Protocol):
@@ -71,16 +57,6 @@ class PublisherLike(Protocol):
 
     def flush(self) -> None:
         """See there."""
-
-
-class _Look(NamedTuple):
-    """The server's last event, and when it was asked for, in ms since 1970 by this machine's clock.
-
-    All that was committed by then is at or before the event.
-    """
-
-    end: int
-    as_of_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +87,13 @@ class Following:
         self._publisher = publisher
         self._metastore = metastore
         self._status = status
-        self._at = event_id_of(resume.position)
-        self._time = resume.timestamp
-        self._checksum = resume.checksum
+        self._log = NotificationLog(metastore, resume, status)
         self._progress = Progress(resume.cursor)
         self._fetcher = Fetcher(options.settings, options.threads, options.list_age_s)
         self._sweep: Sweep[Fetched] | None = None
         self._swept_names: frozenset[str] = frozenset()
         """The tables that the server listed when the sweep began."""
-        self._recent = RecentWriteIds(self._at)
+        self._recent = RecentWriteIds(self._log.at)
         self._drops = RecentDrops()
         self._rebound: dict[str, int] = {}
         """Name → the last event that bound it to a table, or to none, since no fetch was under way."""
@@ -129,7 +103,7 @@ class Following:
         self._translator = HiveTranslator(
             open_transactions=opened.values(), names=resume.names, catalog=options.settings.catalog
         )
-        self._translator.last_event_id = self._at
+        self._translator.last_event_id = self._log.at
         self._translated: tuple[dict[str, Any], SourceTransaction] | None = None
         """An event of the log that was translated, and is not published yet."""
         self._compose()
@@ -139,14 +113,7 @@ class Following:
             self._objects.want_catalog()
         if transactions is not None:
             self._publish([], tuple(opened.values()))
-        self._looked: _Look | None = None
-        """The last look at the end of the log, until that is reached."""
-        self._lacks_since_s = inf
-        """Since when the log gives nothing of what it has after our position."""
-        self._look_at_s = time.monotonic()
-        self._followed_s = -inf
-        """When the log last had something new. -inf: it has failed to answer since, and may be another one."""
-        self._reconcile_at_s = self._look_at_s + options.reconcile_s
+        self._reconcile_at_s = time.monotonic() + options.reconcile_s
 
     def _compose(self) -> None:
         """What fetches and publishes: each kind of thing has its own."""
@@ -233,56 +200,22 @@ class Following:
 
     def _read_events(self) -> int:
         """Publish the next events; how many there were."""
-        followed_s, self._followed_s = self._followed_s, -inf
         self._take_translated()
-        self._look_at_end()
-        rows = self._metastore.events(self._at, EVENTS_MAX)
-        if rows and rows[0]["eventId"] > self._at + 1:
-            raise HiveHistoryLost(f"the log has no event {self._at + 1}: its first one is {rows[0]['eventId']}")
-        if rows:
-            self._lacks_since_s = inf
-        elif self._looked is not None and self._at < self._looked.end:
-            self._lack(self._looked.end)
-        if rows and time.monotonic() - followed_s >= LOOK_S:
-            check_event(self._metastore, self._at, self._checksum)
+        rows = self._log.read()
         for row in rows:
             self._take(row)
-        self._followed_s = time.monotonic() if rows else followed_s
-        if self._looked is not None and self._at >= self._looked.end:
-            self._publisher.stamp(self._looked.as_of_ms)
-            self._status.caught_up(self._looked.as_of_ms)
-            self._looked = None
+        as_of_ms = self._log.passed_all(rows)
+        if as_of_ms is not None:
+            self._publisher.stamp(as_of_ms)
+            self._status.caught_up(as_of_ms)
             if not rows:
                 self._publisher.flush()  # raises if the publisher was lost meanwhile
         return len(rows)
 
-    def _look_at_end(self) -> None:
-        """Once in a while, unless the end that was seen last is still ahead. Raises `HiveHistoryLost`."""
-        if self._looked is not None or time.monotonic() < self._look_at_s:
-            return
-        self._look_at_s = time.monotonic() + LOOK_S
-        as_of_ms = int(self._status.wall_clock() * 1000)  # before the question
-        end = self._metastore.last_event()
-        if end < self._at:
-            raise HiveHistoryLost(f"the log ends at event {end}, and event {self._at} was published")
-        if end == self._at:
-            check_event(self._metastore, self._at, self._checksum)  # a log may have been lost, and be as long again
-        self._looked = _Look(end, as_of_ms)
-
-    def _lack(self, end: int) -> None:
-        """The log gave nothing, and ends behind our position. One server may be behind another, but not for long.
-
-        Raises `HiveHistoryLost`.
-        """
-        now_s = time.monotonic()
-        self._lacks_since_s = min(self._lacks_since_s, now_s)
-        if now_s - self._lacks_since_s > LOOK_S:
-            raise HiveHistoryLost(f"the log's last event is {end}, and what follows event {self._at} was deleted")
-
     def _drain(self, upto: int) -> None:
-        while self._at < upto:
-            if not self._read_events() and self._at < upto:
-                self._lack(upto)
+        while self._log.at < upto:
+            if not self._read_events() and self._log.at < upto:
+                self._log.lack(upto)
                 self._fetcher.arrived.wait(self._options.poll_s)
 
     def _take(self, row: dict[str, Any]) -> None:
@@ -302,7 +235,7 @@ class Following:
         others = brought_to_light(self._metastore, row, txn.changes, translator.name_of, lambda: translator.tables)
         self._translated = None
         event_id = row["eventId"]
-        self._at, self._time, self._checksum = event_id, txn.timestamp, checksum_of(row)
+        self._log.passed(row, txn.timestamp)
         self._recent.note(event_id, self._translator.write_id_changes)
         others += [each for each in self._foreign_keys.changed_with(event_id, txn.changes) if each not in others]
         txn.changes = [*txn.changes, *others]
@@ -312,7 +245,7 @@ class Following:
         self._images.touched |= dict.fromkeys(self._translator.unbound, event_id)
         self._progress.touch([*self._translator.unbound, *self._translator.skipped])
         self._look_up(event_id)
-        txn.checksum, txn.cursor = self._checksum, self._cursor()
+        txn.checksum, txn.cursor = self._log.checksum, self._cursor()
         self._publisher.publish(txn)
         self._note_status()
 
@@ -380,21 +313,21 @@ class Following:
         self, changes: list[Change], opened: tuple[OpenTransaction, ...] = (), closed: tuple[int, ...] = ()
     ) -> None:
         """Publish what the source adds to the event that was read last."""
-        position = f"{FLAVOR}/{self._at}"
-        others = self._foreign_keys.changed_with(self._at, changes)
+        at, position = self._log.at, self._log.position
+        others = self._foreign_keys.changed_with(at, changes)
         for each in others:
-            self._note(self._at, each)
+            self._note(at, each)
         changes = [*changes, *others]
-        self._drops.note(self._at, changes)
+        self._drops.note(at, changes)
         self._publisher.publish(
             SourceTransaction(
                 position,
                 position,
-                self._time,
+                self._log.timestamp,
                 changes,
                 opened=opened,
                 closed=closed,
-                checksum=self._checksum,
+                checksum=self._log.checksum,
                 cursor=self._cursor(),
             )
         )
@@ -408,7 +341,7 @@ class Following:
     def _note_status(self) -> None:
         status = self._status
         status.transactions += 1
-        status.position, status.timestamp = f"{FLAVOR}/{self._at}", self._time
+        status.position, status.timestamp = self._log.position, self._log.timestamp
 
     def _read_to_end(self) -> int:
         """Publish the events up to the server's last one, and return the last that was published.
@@ -416,7 +349,7 @@ class Following:
         It may be later than the one that was asked for, and what is noted of it must count as known before a fetch.
         """
         self._drain(self._metastore.last_event())
-        return self._at
+        return self._log.at
 
     # --- images ---
 
@@ -501,30 +434,15 @@ class Following:
         ended = [txn for txn in self._translator.open_transactions if txn <= known.hwm and txn not in known.open]
         for txn in sorted(ended):
             changes = self._translator.abort_unlogged(txn)
-            self._recent.note(self._at, self._translator.write_id_changes)
+            self._recent.note(self._log.at, self._translator.write_id_changes)
             for change in changes:
-                self._note(self._at, change)
+                self._note(self._log.at, change)
             self._publish(changes, closed=(txn,))
         if ended:
             log.info("aborts without an event", shard=self._options.shard, transactions=len(ended))
         if not (self._progress.sweeping or self._progress.detailed is not None or self._partitions.is_under_way):
-            self._recent.forget(self._at)
+            self._recent.forget(self._log.at)
             self._images.touched.clear()
             self._rebound.clear()
             self._foreign_keys.settled()
         return bool(ended)
-
-
-def check_event(metastore: Metastore, at: int, checksum: int) -> None:
-    """Raises `HiveHistoryLost` if the log has another event ``at`` than that of ``checksum`` (0: unknown).
-
-    One that was cleaned away is no loss.
-    """
-    rows = metastore.events(at - 1, 1) if at and checksum else []
-    if rows and rows[0]["eventId"] == at and checksum_of(rows[0]) != checksum:
-        raise HiveHistoryLost(f"event {at} of the log is another one than that which was published")
-
-
-def event_id_of(position: str) -> int:
-    """The event id in ``HiveEvent/<id>``."""
-    return int(position.removeprefix(f"{FLAVOR}/"))

@@ -14,8 +14,9 @@ import structlog
 
 from stream.kafka.connection import KafkaUnreachable
 from stream.publish.publisher import PublisherLost
-from stream.sources.hive.live.following import Following, FollowOptions, HiveHistoryLost, check_event, event_id_of
+from stream.sources.hive.live.following import Following, FollowOptions
 from stream.sources.hive.live.metastore import Metastore, Transactions
+from stream.sources.hive.live.notification_log import HiveHistoryLost, check_event, event_id_of
 from stream.sources.hive.messages import FLAVOR
 from stream.sources.hive.rpc.connection import MetastoreError
 from stream.sources.hive.structs import ThriftError
