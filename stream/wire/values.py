@@ -31,7 +31,16 @@ def binary_json(value: bytes) -> bytes:
 
 def inet_text(value: bytes) -> str:
     """The text of an INET4 (4 bytes) or INET6 (16 bytes) value, RFC 5952."""
-    return str(ipaddress.IPv4Address(value) if len(value) == 4 else ipaddress.IPv6Address(value))
+    return _address_text(ipaddress.IPv4Address(value) if len(value) == 4 else ipaddress.IPv6Address(value))
+
+
+def _address_text(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
+    """Python's own text of a mapped IPv4 address is another one since 3.13: a key must not depend on who writes it."""
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    if mapped is None:
+        return str(address)
+    high, low = divmod(int(mapped), 1 << 16)
+    return f"::ffff:{high:x}:{low:x}"
 
 
 def uuid_text(value: bytes) -> str:
@@ -62,7 +71,7 @@ def request_key_value(column: Column, text: str) -> tuple[object, bool]:
         if column.kind == "date":
             return text, _DATE.fullmatch(text) is not None
         if column.kind == "inet":
-            return str(ipaddress.ip_address(text)), False
+            return _address_text(ipaddress.ip_address(text)), False
         if column.kind == "binary":
             return {"base64": b64encode(text.encode()).decode()}, column.exact
     except ValueError as error:

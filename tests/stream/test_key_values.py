@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 import pytest
 
 from stream.wire.events import Column
-from stream.wire.values import UndecodableValue, request_key_value
+from stream.wire.values import UndecodableValue, inet_text, request_key_value
 
 UUID = "123e4567-e89b-12d3-a456-426614174000"
 
@@ -41,6 +43,15 @@ def test_a_key_value_has_its_canonical_form_and_is_exact_only_if_no_other_text_f
 ) -> None:
     """Absence is cached only under a value whose canonical form is the row's own."""
     assert request_key_value(Column("k", kind, True), text) == (value, exact)
+
+
+def test_an_address_has_one_text_whoever_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since Python 3.13 it writes a mapped address as ``::ffff:1.2.3.4``, and events and reads may be of two."""
+    monkeypatch.setattr(ipaddress.IPv6Address, "__str__", lambda self: f"of Python {int(self)}")
+    for address in ("::ffff:1.2.3.4", "::ffff:0.0.0.5"):
+        packed = ipaddress.IPv6Address(address).packed
+        expected = {"::ffff:1.2.3.4": "::ffff:102:304", "::ffff:0.0.0.5": "::ffff:0:5"}[address]
+        assert (inet_text(packed), request_key_value(Column("k", "inet", True), address)[0]) == (expected, expected)
 
 
 @pytest.mark.parametrize("kind", ["int", "bit", "year", "text", "binary", "decimal", "float", "double", "inet"])
