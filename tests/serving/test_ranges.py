@@ -226,6 +226,15 @@ def test_an_order_without_a_column_is_refused(order_by: list[str]) -> None:
     assert refused.value.code == "no_index"
 
 
+@pytest.mark.parametrize("kind", ["json", "enum", "set"])
+def test_an_order_that_no_value_continues_is_refused(kind: str) -> None:
+    """The next page begins behind the last row's value, which a server compares in another way than it orders."""
+    table = RowTable(TABLE.name, TABLE.key, True, columns=(*TABLE.key, Column("v", kind, False)))
+    with pytest.raises(ReadError, match="cannot be ordered by column v: ") as refused:
+        read(Partitions([part(hi=3, watermark=9)]), table=table, order_by=["v"])
+    assert refused.value.code == "no_index"
+
+
 def test_a_page_means_nothing_to_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """An owner counts all rows of the range. So does the source, and not those behind the page."""
     asked: list[KeyRange] = []

@@ -23,8 +23,12 @@ from stream.wire.keys import SEPARATOR, KeyFormatError, row_key, split_row_key
 from tokens import Position, TokenError
 
 LIMIT_DEFAULT = 100
-UNORDERED: Final = frozenset({"enum", "set"})
-"""Kinds that a server orders in another way than it compares them with a value, as the next page would."""
+UNORDERED: Final = {
+    "enum": "its values have the order of their definition",
+    "set": "its values have the order of their definition",
+    "json": "no text compares with its values as they are ordered",
+}
+"""Kinds that a server orders in another way than it compares them with a value, as the next page would, and why."""
 
 
 class Stretch(NamedTuple):
@@ -228,7 +232,7 @@ def _order(table: RowTable, given: Sequence[str], wanted: RequestedRange) -> tup
         return (), descending
     wrong = next((name for name in left if not _may_order(known.get(name))), None)
     if wrong is not None:
-        why = "its values have the order of their definition" if wrong in known else "there is none"
+        why = UNORDERED.get(known[wrong].kind, "") if wrong in known else "there is none"
         why = why if is_plain(wrong) else "its name has quotes, commas, parentheses or control characters"
         raise ReadError("no_index", f"{table.name} cannot be ordered by column {wrong}: {why}")
     return tuple((name, known[name].kind, known[name].exact) for name in left), descending
