@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import sqlalchemy as sa
 import structlog
@@ -85,13 +86,22 @@ def _engine(to: str, password_file: Path | None) -> sa.Engine:
             url = url.set(password=secret_in(password_file, "--password"))
         elif url.password is not None or {"password", "passwd"} & url.query.keys():
             log.warning("a command line can be read by all users of this machine", hint="use --password-file")
-        return sa.create_engine(url, hide_parameters=True)  # else errors would show rows
+        engine = sa.create_engine(url, hide_parameters=True)  # else errors would show rows
     except (sa.exc.ArgumentError, ImportError, ValueError) as error:
         reason = error if password_file is not None or isinstance(error, ImportError) else "it is not as SQLAlchemy's"
         raise SinkError(
             one_line(f"the URL of the copy can't be used: {reason}"),
             hint="sqlite:///copy.db, mysql+pymysql://…, postgresql+psycopg://…",
         ) from None
+    if engine.dialect.name in ("mysql", "mariadb"):
+        sa.event.listen(engine, "connect", _set_utc)
+    return engine
+
+
+def _set_utc(connection: Any, _: Any) -> None:
+    """A TIMESTAMP takes what is written as of the session's zone, and the stream tells moments in UTC."""
+    with closing(connection.cursor()) as cursor:
+        cursor.execute("SET time_zone = '+00:00'")
 
 
 def _reached(client: FreshetClient, keyspace: str, shards: frozenset[str]) -> Callable[[Vector], bool]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -23,11 +23,21 @@ _IS: Final = "is_"
 Key = tuple[Any, ...]
 
 
+class _Change(NamedTuple):
+    """``spelled``: the key as the stream has it, whose numbers are texts. None for ``values``: there is no row."""
+
+    table: CopyTable
+    key: Key
+    spelled: Key
+    token: str
+    values: dict[str, Any] | None
+
+
 @dataclass(slots=True)
 class Batch:
     """Changes that are written together. The last one of a key counts."""
 
-    changes: list[tuple[CopyTable, Key, str, dict[str, Any] | None]] = field(default_factory=list)
+    changes: list[_Change] = field(default_factory=list)
 
     def add(self, table: CopyTable, key: Sequence[Any], token: str, row: Mapping[str, Any] | None, number: int) -> None:
         """A row of the stream, or None: there is none any more. ``number``: of the table's reading at the event.
@@ -35,23 +45,30 @@ class Batch:
         A void that comes later in the batch begins another reading, which may find that the row is gone.
         """
         values = None if row is None else {**table.values_of(row), TOKEN: token, COPY: number}
-        self.changes.append((table, table.key_of(key), token, values))
+        self.changes.append(_Change(table, table.key_of(key), tuple(map(str, key)), token, values))
 
     def write(self, connection: sa.Connection) -> None:
         """Writes what the rules let through."""
-        by_table: dict[str, list[tuple[Key, str, dict[str, Any] | None]]] = {}
-        tables = {table.name: table for table, *_ in self.changes}
-        for table, key, token, values in self.changes:
-            by_table.setdefault(table.name, []).append((key, token, values))
-        for name, changes in by_table.items():
-            table = tables[name]
-            tokens = _tokens(connection, table, {key for key, *_ in changes})
-            rows: dict[Key, dict[str, Any] | None] = {}
-            for key, token, values in changes:
-                if is_taken(tokens.get(key), token):
-                    tokens[key] = token
-                    rows[key] = values
-            write_rows(connection, table, rows)
+        by_table: dict[str, list[_Change]] = {}
+        for change in self.changes:
+            by_table.setdefault(change.table.name, []).append(change)
+        for changes in by_table.values():
+            table = changes[-1].table
+            tokens = _tokens(connection, table, {change.key for change in changes})
+            last: dict[Key, _Change] = {}
+            for change in changes:
+                key = change.key
+                if is_taken(tokens.get(key), change.token) and not _is_other_spelling(last.get(key), change):
+                    tokens[key] = change.token
+                    last[key] = change
+            write_rows(connection, table, {key: change.values for key, change in last.items()})
+
+
+def _is_other_spelling(before: _Change | None, change: _Change) -> bool:
+    """Whether a transaction's absence is of what its value replaces: 1.50 was updated to 1.5, one number here."""
+    if before is None or before.values is None or change.values is not None:
+        return False
+    return before.token == change.token and before.spelled != change.spelled
 
 
 def is_taken(kept: str | None, token: str) -> bool:

@@ -8,6 +8,7 @@ columns it has two: ``freshet_token``, the event that the row was last changed b
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -104,7 +105,9 @@ def _converter(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], Any] | None:
         case sa.Date():
             return dt.date.fromisoformat
         case sa.DateTime():
-            return dt.datetime.fromisoformat
+            return _in_utc if kind.timezone else dt.datetime.fromisoformat
+        case sa.JSON():
+            return _document
         case sa.Integer():
             return _whole if getattr(kind, "unsigned", False) else _bounded
         case sa.Float():
@@ -117,6 +120,17 @@ def _converter(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], Any] | None:
             return lambda value: value.encode() if isinstance(value, str) else value
         case _:
             return None
+
+
+def _in_utc(value: str) -> dt.datetime:
+    """A moment: the stream tells it in UTC, and a database would take one without a zone as its own local time."""
+    return dt.datetime.fromisoformat(value).replace(tzinfo=dt.UTC)
+
+
+def _document(value: str) -> Any:
+    """Raises ``ValueError`` for a number of which a float has not all digits."""
+    found = json.loads(value, parse_float=_floating)
+    return sa.JSON.NULL if found is None else found
 
 
 def _whole(value: Any) -> int:
@@ -218,6 +232,9 @@ def open_table(engine: sa.Engine, metadata: sa.MetaData, described: DescriptionA
     if name not in metadata.tables:
         sa.Table(name, metadata, autoload_with=engine)
     table = metadata.tables[name]
+    for column in table.columns:
+        if isinstance(column.type, sa.JSON):
+            column.type.none_as_null = True
     check_columns(table, described.table, [*kinds, TOKEN, COPY])
     if {column.name for column in table.primary_key} != set(described.primary_key):
         raise SinkError(

@@ -341,6 +341,7 @@ def test_an_older_mysql_has_a_collation_too() -> None:
         ("DECIMAL(20, 2)", "1.505"),
         ("DOUBLE", "0.12345678901234567890"),
         ("DOUBLE", 2**53 + 1),
+        ("JSON", '{"a": 0.12345678901234567890}'),
     ],
 )
 def test_a_column_that_does_not_take_a_value_is_named(kind: str, value: Any) -> None:
@@ -362,6 +363,9 @@ def test_a_column_that_does_not_take_a_value_is_named(kind: str, value: Any) -> 
         ("DOUBLE", "0.1", 0.1),
         ("DOUBLE", 1e300, 1e300),
         ("DOUBLE", 2**53, 2.0**53),
+        ("JSON", '{"a": [1.50, 18446744073709551616]}', {"a": [1.5, 2**64]}),
+        ("JSON", "null", sa.JSON.NULL),
+        ("JSON", None, None),
     ],
 )
 def test_a_column_takes_what_it_holds_exactly(kind: str, value: Any, taken: Any) -> None:
