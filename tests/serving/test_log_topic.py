@@ -22,7 +22,9 @@ from serving.changelog.writing import write_log
 from serving.client import StreamChange, StreamEvent
 from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.reader import end_offsets, read_range, start_offsets
+from tests.patience import PATIENCE_S
 from tests.serving.test_log_records import read
+from tests.stream.committed import await_decided
 
 TABLES = ["shop.items"]
 
@@ -52,9 +54,11 @@ def event(number: int, size: int = 0) -> StreamEvent:
 
 
 def values(kafka: KafkaCluster, topic: str) -> list[bytes]:
-    """All that readers of committed records get."""
+    """All that readers of committed records get, once no Kafka transaction is undecided."""
+    await_decided(kafka, topic, [0])
     ends, starts = end_offsets(kafka, topic, [0]), start_offsets(kafka, topic, [0])
-    return [message.value() or b"" for message in read_range(kafka, topic, 0, starts[0], ends[0])]
+    found = read_range(kafka, topic, 0, starts[0], ends[0], timeout_s=PATIENCE_S)
+    return [message.value() or b"" for message in found]
 
 
 def records(kafka: KafkaCluster, topic: str) -> list[tuple[str, dict[str, Any]]]:
@@ -190,6 +194,7 @@ def test_another_log_that_is_refused_leaves_the_running_one_alone(kafka: KafkaCl
     with log(kafka, topic) as into:
         into.append(event(1))
         into.sync()
+        await_decided(kafka, topic, [0])
         with pytest.raises(ChangeLogError, match=r"is the log of shop\.items") as refused, log(kafka, topic, tables=[]):
             pass
         assert refused.value.code == "log_refused"
@@ -198,6 +203,8 @@ def test_another_log_that_is_refused_leaves_the_running_one_alone(kafka: KafkaCl
         hang(kafka, topic, into)
         with pytest.raises(ChangeLogError, match=r"is the log of shop\.items"), log(kafka, topic, tables=[]):
             pass
+    with log(kafka, topic):
+        pass  # which ends what hangs
     assert numbers(kafka, topic) == [1, 2]
 
 

@@ -29,6 +29,7 @@ from stream.kafka.connection import KafkaCluster, client_settings
 from tests.patience import PATIENCE_S
 from tests.spark_jobs.test_streaming import differences
 from tests.spark_jobs.topics import TestTopic, rows
+from tests.stream.committed import await_decided
 
 Topics = Callable[[int], TestTopic]
 BATCH: Final = 25
@@ -79,6 +80,7 @@ def open_transaction(filled: TestTopic) -> Iterator[Producer]:
     assert producer.flush(60) == 0
     yield producer
     producer.abort_transaction(60)
+    await_decided(filled.kafka, filled.name, range(filled.partitions))
 
 
 def test_huge_and_open_transactions_are_folded_as_the_live_consumer_folds_them(

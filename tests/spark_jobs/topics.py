@@ -18,6 +18,7 @@ from stream.kafka.topics import describe_topic, ensure_topics, events_topic
 from stream.wire.events import ABSENT, VALUE, VOID
 from tests.consumers.histories import event, frame, key, marker, start
 from tests.patience import PATIENCE_S
+from tests.stream.committed import await_decided
 
 Items = list[tuple[bytes, bytes]]
 
@@ -51,7 +52,7 @@ class TestTopic:
         assert self._producer.flush(60) == 0
 
     def transaction(self, messages: Iterable[tuple[int, bytes]], *, commit: bool) -> None:
-        """Append (partition, message) pairs in a Kafka transaction, committed or aborted."""
+        """Append (partition, message) pairs in a Kafka transaction, committed or aborted, as the partitions know."""
         producer = Producer(client_settings(self.kafka, **{"transactional.id": uuid.uuid4().hex}))
         producer.init_transactions(60)
         producer.begin_transaction()
@@ -62,6 +63,7 @@ class TestTopic:
             producer.commit_transaction(60)
         else:
             producer.abort_transaction(60)
+        await_decided(self.kafka, self.name, range(self.partitions))
 
     def delete_before(self, partition: int, offset: int) -> None:
         """Drop the beginning of a partition, as retention does."""

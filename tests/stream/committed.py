@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from stream.kafka.connection import KafkaCluster
@@ -10,10 +11,24 @@ from stream.kafka.topics import events_topic
 from stream.wire.checks import check
 from stream.wire.codec import decode
 from stream.wire.declarations import KINDS
+from tests.consumers.consuming import until
 from tests.patience import PATIENCE_S
 
 LAST: Final = 100
 """Records at a partition's end among which its last marker usually is: each batch has one."""
+
+
+def await_decided(kafka: KafkaCluster, topic: str, partitions: Iterable[int]) -> None:
+    """Returns when each Kafka transaction in the partitions is committed or aborted there.
+
+    Kafka acknowledges a commit before the partitions know of it, and until then their committed ends lie before it.
+    """
+    asked = [*partitions]
+
+    def decided() -> bool:
+        return end_offsets(kafka, topic, asked) == end_offsets(kafka, topic, asked, committed=False)
+
+    until(decided, f"no transaction in {topic} is undecided")
 
 
 def records(

@@ -20,7 +20,7 @@ from stream.wire.codec import RECORDS, current_schema
 from stream.wire.events import BindName, Change, Column, DescribeTable, RowChange, SourceTransaction
 from stream.wire.keys import Layout, row_key
 from tests.consumers.consuming import until
-from tests.stream.committed import markers, records
+from tests.stream.committed import await_decided, markers, records
 
 PARTITIONS = 2
 COMMIT_BYTES = 78
@@ -112,6 +112,7 @@ def test_what_was_said_is_recovered_after_the_beginning_is_gone(kafka: KafkaClus
         resume = out.open(_start)
         assert (resume.epoch, set(resume.descriptions)) == (epoch, {"t"})
         out.publish(_txn(3))
+    await_decided(kafka, topic, [home])
     [end] = end_offsets(kafka, topic, [home]).values()
     _forget(kafka, topic, home, end - 3)  # the last state, after everything was said again
     with _publisher(kafka, keyspace) as out:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from stream.kafka.connection import KafkaCluster, KafkaRequestError, KafkaUnreachable, client_settings
 from stream.kafka.reader import (
@@ -25,6 +26,7 @@ from stream.kafka.reader import (
 )
 from stream.kafka.topics import ensure_topics
 from tests.patience import PATIENCE_S
+from tests.stream.committed import await_decided
 
 
 @pytest.fixture
@@ -39,11 +41,13 @@ def _producer(kafka: KafkaCluster, name: str) -> Producer:
     return producer
 
 
-def _commit(producer: Producer, topic: str, values: list[bytes], timestamp: int = 0) -> None:
+def _commit(kafka: KafkaCluster, producer: Producer, topic: str, values: list[bytes], timestamp: int = 0) -> None:
+    """Returns when the partition knows of it."""
     producer.begin_transaction()
     for value in values:
         producer.produce(topic, value, partition=0, timestamp=timestamp)
     producer.commit_transaction(60)
+    await_decided(kafka, topic, [0])
 
 
 def _collect(consumer: Consumer, count: int, timeout_s: float = PATIENCE_S) -> list[Message]:
@@ -58,7 +62,7 @@ def test_a_range_is_read_once_and_ends_also_on_control_records(kafka: KafkaClust
     """A range has each committed record once, and ends although its last offset is a commit record."""
     producer = _producer(kafka, topic)
     for number in range(3):
-        _commit(producer, topic, [b"%d-%d" % (number, n) for n in range(3)])
+        _commit(kafka, producer, topic, [b"%d-%d" % (number, n) for n in range(3)])
     end = end_offsets(kafka, topic, [0, 1])
     assert end == {0: 12, 1: 0}
     assert start_offsets(kafka, topic, [0, 1]) == {0: 0, 1: 0}
@@ -70,7 +74,7 @@ def test_a_range_is_read_once_and_ends_also_on_control_records(kafka: KafkaClust
 def test_what_is_not_committed_is_not_read(kafka: KafkaCluster, topic: str) -> None:
     """An unfinished transaction is invisible, and reading beyond it times out with an error."""
     producer = _producer(kafka, topic)
-    _commit(producer, topic, [b"seen"])
+    _commit(kafka, producer, topic, [b"seen"])
     producer.begin_transaction()
     producer.produce(topic, b"unfinished", partition=0)
     producer.flush()
@@ -87,7 +91,7 @@ def test_what_is_not_committed_is_not_read(kafka: KafkaCluster, topic: str) -> N
 def test_an_offset_that_is_not_there_is_an_error(kafka: KafkaCluster, topic: str, start: int) -> None:
     """Reading from an offset that does not exist is an error, never a reset to another offset."""
     with pytest.raises(TopicReadError) as gone:
-        list(read_range(kafka, topic, 0, start, start + 10, timeout_s=10))
+        list(read_range(kafka, topic, 0, start, start + 10, timeout_s=PATIENCE_S))
     assert gone.value.code == "offset_out_of_range"
 
 
@@ -97,16 +101,16 @@ def test_a_batch_is_what_is_there_now(kafka: KafkaCluster, topic: str) -> None:
     consumer = open_consumer(kafka)
     consumer.assign([TopicPartition(topic, 0, 0), TopicPartition(topic, 1, 0)])
     try:
-        _commit(producer, topic, [b"first"])
+        _commit(kafka, producer, topic, [b"first"])
         assert [message.value() for message in _collect(consumer, 1)] == [b"first"]
         waits = []
         for _ in range(10):
-            _commit(producer, topic, [b"next"])
+            _commit(kafka, producer, topic, [b"next"])
             began = time.monotonic()
             assert len(_collect(consumer, 1)) == 1
             waits.append(time.monotonic() - began)
         assert min(waits) < 0.1  # waiting for more would show in each; other work on the machine does not
-        _commit(producer, topic, [b"x"] * 5000)
+        _commit(kafka, producer, topic, [b"x"] * 5000)
         assert len(_collect(consumer, 5000)) == 5000
         assert poll_batch(consumer, timeout_s=0) == []
     finally:
@@ -116,7 +120,7 @@ def test_a_batch_is_what_is_there_now(kafka: KafkaCluster, topic: str) -> None:
 def test_end_of_partition_notices_are_not_messages(kafka: KafkaCluster, topic: str) -> None:
     """End-of-partition notices are filtered out of a batch."""
     producer = _producer(kafka, topic)
-    _commit(producer, topic, [b"only"])
+    _commit(kafka, producer, topic, [b"only"])
     consumer = open_consumer(kafka, more={"enable.partition.eof": True})
     consumer.assign([TopicPartition(topic, 0, 0), TopicPartition(topic, 1, 0)])
     try:
@@ -135,7 +139,7 @@ def test_a_timestamp_never_finds_a_place_too_late(kafka: KafkaCluster, topic: st
     now = int(time.time())
     times = {}
     for age in (300, 200, 100, 0):
-        _commit(producer, topic, [b"%d" % age], (now - age) * 1000)
+        _commit(kafka, producer, topic, [b"%d" % age], (now - age) * 1000)
         times[end_offsets(kafka, topic, [0])[0] - 2] = now - age
     for wanted in (now - 400, now - 200, now - 150, now):
         found = offsets_for_timestamp(kafka, topic, [0, 1], wanted)
@@ -146,18 +150,14 @@ def test_a_timestamp_never_finds_a_place_too_late(kafka: KafkaCluster, topic: st
 
 def test_a_twenty_megabyte_message_comes_in(kafka: KafkaCluster, topic: str) -> None:
     """A message above all limits can still be read, so that it becomes a dead letter and blocks nothing."""
-    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
-
-    admin = AdminClient(client_settings(kafka))
-    larger = ConfigEntry("max.message.bytes", str(32 << 20), incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[larger])
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result()
+    large = NewTopic(f"{topic}.large", 1, 1, config={"max.message.bytes": str(32 << 20)})
+    with AdminClient(client_settings(kafka)) as admin:
+        admin.create_topics([large])[large.topic].result(PATIENCE_S)
     producer = Producer(client_settings(kafka, **{"message.max.bytes": 30 << 20}))
     for value in (b"before", b"x" * (20 << 20), b"after"):
-        producer.produce(topic, value, partition=0)
-    assert producer.flush(60) == 0
-    sizes = [len(message.value()) for message in read_range(kafka, topic, 0, 0, 3)]
+        producer.produce(large.topic, value, partition=0)
+    assert producer.flush(PATIENCE_S) == 0
+    sizes = [len(message.value()) for message in read_range(kafka, large.topic, 0, 0, 3, timeout_s=PATIENCE_S)]
     assert sizes == [6, 20 << 20, 5]
 
 

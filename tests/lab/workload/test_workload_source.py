@@ -35,8 +35,8 @@ from stream.wire.keys import Layout
 from tests.lab.workload.folded import Folded
 from tests.lab.workload.test_workload_fold import _agrees
 from tests.patience import PATIENCE_S
+from tests.stream.committed import await_decided, records
 from tests.stream.committed import ordinals as ordinals_of
-from tests.stream.committed import records
 
 PARTITIONS = 3
 
@@ -55,6 +55,7 @@ class Topic:
     def forget_all_but_the_last_state(self) -> None:
         """As retention would: everything before the last record of the shard's home partition is gone."""
         name, home = events_topic(self.kafka, self.keyspace), Layout(PARTITIONS).home_partition(self.shard)
+        self.await_commits()
         [end] = end_offsets(self.kafka, name, [home]).values()
         *_, state = read_range(self.kafka, name, home, 0, end)
         admin = AdminClient(client_settings(self.kafka))
@@ -83,11 +84,7 @@ class Topic:
 
     def await_commits(self) -> None:
         """Returns when no Kafka transaction hides anything: a publisher waits for those of its own id only."""
-        name, deadline = events_topic(self.kafka, self.keyspace), time.monotonic() + PATIENCE_S
-        while end_offsets(self.kafka, name, range(PARTITIONS)) != end_offsets(
-            self.kafka, name, range(PARTITIONS), committed=False
-        ):
-            assert time.monotonic() < deadline
+        await_decided(self.kafka, events_topic(self.kafka, self.keyspace), range(PARTITIONS))
 
     def await_end(self, catalog: WorkloadCatalog) -> None:
         """Returns when all of the catalog's log is in the topic."""

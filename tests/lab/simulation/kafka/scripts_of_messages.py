@@ -81,7 +81,7 @@ def fencing(clients: Clients) -> Seen:
 def a_transaction_that_takes_too_long(clients: Clients) -> Seen:
     """The coordinator aborts it and fences its producer; readers wait for that, and no longer."""
     name = topic(clients)
-    producer = transactional(clients, timeout_ms=1000)
+    producer = transactional(clients, timeout_ms=5000)
     write(producer, name, b"late")
     seen: Seen = [ends(clients, name)]
     until(clients, lambda: ends(clients, name) == (0, 2, 2))
