@@ -18,6 +18,8 @@ from freshet.checks.finding import Check, healthy
 from freshet.checks.kafka import examine_kafka
 from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.topics import Topic, ensure_topics, events_topic
+from tests.consumers.consuming import until
+from tests.patience import PATIENCE_S
 
 
 def statuses(found: list[Check]) -> dict[str, str]:
@@ -95,7 +97,8 @@ def test_topics_are_judged_by_the_rules_of_the_processes(
     ensure_topics(kafka, keyspace_name, 2)
     short = NewTopic(events_topic(kafka, shortlived), 2, 1, config={"retention.ms": "60000"})
     with AdminClient(client_settings(kafka)) as admin:
-        admin.create_topics([short])[short.topic].result(60)
+        admin.create_topics([short])[short.topic].result(PATIENCE_S)
+        until(lambda: short.topic in admin.list_topics(timeout=60).topics, "the broker knows the topic")
     code, found = ask(**{keyspace_name: 2, shortlived: 2})
     assert code == 1
     assert found[f"topic of {keyspace_name}"]["found"].endswith("2 partitions with 1 replicas")

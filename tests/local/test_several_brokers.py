@@ -13,6 +13,7 @@ from freshet.local.kafka import META_NAME, KafkaServer, several_brokers
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.locations import Announcement, LocationsReader, announce
 from stream.kafka.topics import (
+    TopicError,
     describe_topic,
     ensure_locations_topic,
     ensure_topics,
@@ -20,6 +21,7 @@ from stream.kafka.topics import (
     locations_topic,
     topic_leaders,
 )
+from tests.consumers.consuming import until
 from tests.patience import PATIENCE_S
 
 
@@ -56,14 +58,21 @@ def test_what_is_written_outlives_the_broker_that_leads_it_whoever_made_the_topi
     ensure_locations_topic(kafka, timeout_s=PATIENCE_S)  # as `announce` does, with less patience
     announce(kafka, [owner])
     topic = locations_topic(kafka)
-    assert describe_topic(kafka, topic).replicas == 3
+
+    def replicas() -> int:
+        try:
+            return describe_topic(kafka, topic).replicas
+        except TopicError:
+            return 0  # the broker that is asked has not heard of it yet
+
+    until(lambda: replicas() == 3, "the topic of the locations has three replicas")
     assert ensure_topics(kafka, "shop", 2, timeout_s=PATIENCE_S).replicas == 3
-    leaders = topic_leaders(kafka, [topic, events_topic(kafka, "shop")])
-    assert len(leaders) == 3
+    names = [topic, events_topic(kafka, "shop")]
+    leaders = until(lambda: len(found := topic_leaders(kafka, names)) == 3 and found, "each partition has a leader")
     with LocationsReader(kafka) as reader:
         before = leaders[topic, 0]
         next(each for each in brokers if each.bootstrap == before).kill()
         later = Announcement(keyspace="shop", partition=0, address="127.0.0.1:2", instance="b", generation=2)
         announce(kafka, [later])
         assert reader.wait_for("shop", 0, PATIENCE_S, other_than="a").address == later.address
-    assert topic_leaders(kafka, [topic])[topic, 0] != before
+    until(lambda: topic_leaders(kafka, [topic]).get((topic, 0), before) != before, "each broker knows who leads it now")

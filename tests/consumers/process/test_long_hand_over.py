@@ -29,12 +29,12 @@ INTERVAL_S: Final = SESSION_TIMEOUT_MS / 1_000
 """Between two polls: the least that Kafka's client takes, which is the session's time."""
 
 
-def members(kafka: KafkaCluster, group: str) -> int:
-    """How many members the group has, if it is settled; else 0."""
+def members(kafka: KafkaCluster, group: str, *, settled: bool = False) -> int:
+    """How many members the group has; ``settled``: 0 while it shares its partitions out."""
     name = kafka.group_id(group)
     admin = AdminClient(client_settings(kafka))
     found = admin.describe_consumer_groups([name], request_timeout=PATIENCE_S)[name].result()
-    return len(found.members) if found.state == ConsumerGroupState.STABLE else 0
+    return len(found.members) if found.state == ConsumerGroupState.STABLE or not settled else 0
 
 
 def held(address: str, keyspace: str) -> list[int]:
@@ -73,18 +73,16 @@ def test_a_hand_over_outlasts_the_poll_interval_and_nobody_loses_its_membership(
         second = ConsumeProcess(kafka, keyspace_name, tmp_path / "second", flags=["--from-snapshot", uri])
         with second:
 
-            def given() -> int | None:
+            def given() -> list[int]:
                 leaving = [number for number, each in reader.owners(keyspace_name).items() if each.leaving]
-                return leaving[0] if leaving and members(kafka, keyspace_name) == 2 else None
+                return leaving if members(kafka, keyspace_name, settled=True) == 2 else []
 
-            until(lambda: given() is not None, "a partition is given to the second one")
-            moved, began = given(), time.monotonic()
+            [moved], began = until(given, "a partition is given to the second one"), time.monotonic()
             while time.monotonic() < began + 1.5 * INTERVAL_S:
                 feed.load(5)
                 until(lambda: caught_up(kafka, keyspace_name, address), "the first one folds what comes")
                 assert held(address, keyspace_name) == [0, 1]
                 assert members(kafka, keyspace_name) == 2
-            assert moved is not None
             link.clear()
             until(lambda: reader.owners(keyspace_name)[moved].address != address, "the second one is announced")
             until(lambda: held(address, keyspace_name) == [1 - moved], "the first one has released it")
