@@ -52,6 +52,6 @@ def test_a_topic_replaced_under_a_running_consumer_is_a_rebuild(
         moved = "store moved aside, rebuilding it from the topic"
         until(lambda: len(process.lines(moved)) == feed.partitions, "noticed")
         assert {line["code"] for line in process.lines(moved)} == {"topic_changed"}
-        until(lambda: caught_up(kafka, keyspace_name, address), "folded anew")
+        until(lambda: caught_up(kafka, keyspace_name, address, feed.partitions), "folded anew")
         assert process.terminate() == 0
     assert_equal_to_uninterrupted(kafka, feed, tmp_path / "data", tmp_path / "scratch")

@@ -213,9 +213,12 @@ class ConsumeProcess:
             self.kill()
 
 
-def caught_up(kafka: KafkaCluster, keyspace: str, address: str) -> bool:
-    """Whether the owner has read everything that is in the topic now."""
-    return bool(_at_the_end(kafka, keyspace, address))
+def caught_up(kafka: KafkaCluster, keyspace: str, address: str, partitions: int = 1) -> bool:
+    """Whether the owner has read everything that is in the topic now, of so many partitions at least.
+
+    One whose store is made anew is not among its partitions meanwhile.
+    """
+    return len(_at_the_end(kafka, keyspace, address)) >= partitions
 
 
 def accounted_for(kafka: KafkaCluster, keyspace: str, address: str) -> bool:

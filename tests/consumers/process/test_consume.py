@@ -169,7 +169,7 @@ def test_damage_found_while_serving_is_never_served(kafka: KafkaCluster, keyspac
 
         until(met, "damage met")
         until(lambda: process.lines("store moved aside, rebuilding it from the topic"), "set aside")
-        until(lambda: caught_up(kafka, keyspace_name, address), "rebuilt")
+        until(lambda: caught_up(kafka, keyspace_name, address, feed.partitions), "rebuilt")
         assert process.terminate() == 0
     assert_equal_to_uninterrupted(kafka, feed, tmp_path / "data", tmp_path / "scratch")
 
