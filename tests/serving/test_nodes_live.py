@@ -280,7 +280,7 @@ def test_one_partition_is_moved_to_a_follower_and_back_and_no_read_goes_to_the_s
     try:
         go_on(readers)
         said = nodes.move(0, follower)
-        assert nodes.shares(reader) == moved
+        eventually(lambda: nodes.shares(reader) == moved, what="the word of it")
         go_on(readers)
         with pytest.raises(AssertionError, match=r"swap_refused.*do not own the partitions \[0\]"):
             nodes.move(0, other)  # its group has given it to another member

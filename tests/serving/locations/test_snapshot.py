@@ -90,7 +90,7 @@ def test_a_file_of_another_installation_is_given_up_once_kafka_tells_which_one_t
         entry = locations.cache.entry(key)
         assert entry is not None
         assert (entry.location.leader, entry.origin) == (at("a"), Origin.SNAPSHOT)
-        with file, capture_logs() as logged:
+        with capture_logs() as logged, file:  # whose end is that of its thread
             eventually(lambda: file._cluster == cluster, what="the cluster's id")
         locations.follow()
         assert (locations.cache.entry(key) is not None) == is_ours
