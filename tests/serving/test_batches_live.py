@@ -95,9 +95,9 @@ def test_a_batch_that_the_source_does_not_prove_is_refused_for_each_element(stac
     assert known is not None
     beyond = str(Vector({stack.shard: (known.epoch, Position.parse("MariaDB/0-1-99999999"))}))
     began = time.monotonic()
-    found = batch(stack, [("old", str(n)) for n in range(50)] + [("old", "x")], token=beyond, max_wait_ms=300)
+    found = batch(stack, [("old", str(n)) for n in range(50)] + [("old", "x")], token=beyond, max_wait_ms=2_000)
     assert [element["code"] for element in found] == ["source_behind"] * 50 + ["bad_key"]
-    assert 0.25 < time.monotonic() - began < 10
+    assert 1.5 < time.monotonic() - began < 60  # fifty waits would take a hundred
 
 
 def test_a_batch_follows_tables_that_are_altered_and_dropped(stack: ServingStack) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from freshet.local.hive.server import HiveServer
 from serving.errors import ReadError
+from serving.sources import breaker
 from serving.sources.hive import HiveTables
 from serving.sources.hive_latest import EVENTS_MAX, latest_event
 from serving.sources.hive_objects import read_objects
@@ -20,6 +21,7 @@ from serving.sources.source import SourceObjects, WantedObjects
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
 from stream.sources.hive.objects import image_of
 from stream.sources.hive.rpc.connection import MetastoreTimeout
+from tests.patience import PATIENCE_S
 from tests.servers.hive_catalog import HiveCatalog
 from tokens import ValidWriteIdList
 
@@ -298,8 +300,11 @@ def test_what_a_server_lacks_is_an_error_and_opens_no_circuit(catalog: HiveCatal
     asyncio.run(ask())
 
 
-def test_a_metastore_that_is_down_is_left_alone(new_hive: Callable[..., HiveServer]) -> None:
+def test_a_metastore_that_is_down_is_left_alone(
+    new_hive: Callable[..., HiveServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Reads of tables and of objects share one circuit: after failures in a row both end at once."""
+    monkeypatch.setattr(breaker, "REST_S", PATIENCE_S)
     server = new_hive()
     source = HiveTables(MetastoreSettings(((server.host, server.port),)), "hive/0")
 

@@ -253,9 +253,9 @@ def test_each_answer_is_one_position_while_rows_move_between_partitions(whole: S
         served: list[str] = []
         while served.count("cache") < 10 or moved < 10:
             assert len(served) < 3_000, served
-            found = session.find(whole.keyspace, "pool", limit=POOL + 10, max_wait_ms=1_000)
+            found = session.find(whole.keyspace, "pool", limit=POOL + 10, max_wait_ms=10_000)
             assert sorted(numbers(found)) == list(range(1, POOL + 1)), found.why
-            assert session.count(whole.keyspace, "pool", max_wait_ms=1_000) == POOL
+            assert session.count(whole.keyspace, "pool", max_wait_ms=10_000) == POOL
             served.append(found.served_from)
     finally:
         stop.set()
@@ -363,7 +363,7 @@ def test_a_session_finds_its_own_changes_of_an_indexed_column(whole: ServingStac
         for number in range(1, 21):
             cursor.execute("UPDATE labels SET label = NULL WHERE id = %s", (number,))
             cursor.execute("UPDATE labels SET label = %s WHERE id = %s", (f"moving {number % 2}", number))
-            found = session.find(keyspace, "labels", {"label": f"moving {number % 2}"}, max_wait_ms=2_000)
+            found = session.find(keyspace, "labels", {"label": f"moving {number % 2}"}, max_wait_ms=10_000)
             assert [row["id"] for row in found.rows] == [number], found.why
             cursor.execute("UPDATE labels SET label = NULL WHERE id = %s", (number,))
             assert session.get_by(keyspace, "labels", {"label": f"moving {number % 2}"}) is None

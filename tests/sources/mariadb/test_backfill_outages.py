@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
+from threading import Event
 from typing import Any
 
 import pytest
 
 from freshet.local.mariadb import MariaDBServer
 from stream.sources.mariadb.backfill import chunks
+from stream.sources.mariadb.backfill.chunks import ChunkReader
+from stream.sources.mariadb.backfill.plan import Chunk
 from stream.sources.mariadb.schema import TableInfo
 from stream.sources.mariadb.selected_rows import canonical_row
 from stream.wire.events import VOID
 from stream.wire.keys import row_key
 from stream.wire.values import UndecodableValue
+from tests.patience import PATIENCE_S
 from tests.sources.mariadb.backfilling import Backfilled
 from tests.sources.mariadb.conftest import Source
 from tests.sources.mariadb.test_requirements import LOGGED, replicate
@@ -60,7 +65,10 @@ def test_a_server_that_comes_back_is_read_on(
 @pytest.mark.slow
 @pytest.mark.parametrize("is_behind", [False, True])
 def test_a_replica_that_is_promoted_is_read_on(
-    new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source], is_behind: bool
+    new_mariadb: Callable[..., Any],
+    source_of: Callable[[Any, str], Source],
+    is_behind: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The primary dies in the middle of a backfill, and a replica takes its address. What it has is read no second
     time; if it has not all that was published, a new epoch reads everything anew."""
@@ -71,7 +79,15 @@ def test_a_replica_that_is_promoted_is_read_on(
     replica.run("RESET MASTER")  # what it wrote itself would be in the primary's place
     replicate(replica, first, "up")
     until(lambda: replica.position() == first.position(), "the replica has everything")
-    with Backfilled(first, rows_per_s=20) as backfilled:  # twenty seconds, for what has to happen before it is whole
+    goes_on, read, chunks_read = Event(), ChunkReader.read, count(1)
+
+    def held(*arguments: Any) -> Chunk:
+        if next(chunks_read) > 5:
+            goes_on.wait(PATIENCE_S)
+        return read(*arguments)
+
+    monkeypatch.setattr(ChunkReader, "read", held)  # so the table is not whole before what has to happen
+    with Backfilled(first) as backfilled:
         backfilled.await_rows("t", 20)
         if is_behind:
             replica.run("STOP SLAVE 'up'")
@@ -81,6 +97,7 @@ def test_a_replica_that_is_promoted_is_read_on(
         until(lambda: is_behind or replica.position() == end, "the replica has the changes")
         assert not backfilled.is_whole("t")
         primary.kill()
+        goes_on.set()
         replica.run("STOP ALL SLAVES", "RESET SLAVE 'up' ALL")
         heir.stop()
         with MariaDBServer(heir.data_dir, port=primary.port, durable=False, server_id=2, options=LOGGED) as promoted:
