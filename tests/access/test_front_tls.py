@@ -93,7 +93,9 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     def is_up() -> bool:
         assert process.running(), process.log_tail()
         try:
-            return httpx2.get(f"{found.url}/healthz", verify=ssl.create_default_context(cafile=files.ca)).is_success
+            return httpx2.get(
+                f"{found.url}/healthz", verify=ssl.create_default_context(cafile=files.ca), timeout=40
+            ).is_success
         except httpx2.HTTPError:
             return False
 

@@ -318,7 +318,9 @@ def rotate(stack: ServingStack, planted: Planted) -> None:
     settings["serve"]["tokens"]["later"] = {"hash": digest_of(planted.of["rotated"].encode())}
     stack.config.write_text(tomli_w.dumps(settings))
     headers = {"authorization": f"Bearer {planted.of['rotated']}"}
-    eventually(lambda: httpx2.get(f"{stack.url}/v1/status", headers=headers).is_success, what="the new token")
+    eventually(
+        lambda: httpx2.get(f"{stack.url}/v1/status", headers=headers, timeout=40).is_success, what="the new token"
+    )
 
 
 def spoil(kafka: KafkaCluster, planted: Planted) -> str:

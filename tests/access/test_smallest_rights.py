@@ -83,7 +83,7 @@ def remove(guarded: Guarded, *topics: str) -> None:
     """Removes topics, as far as they are there."""
     for done in guarded.admin.delete_topics(list(topics)).values():
         done.exception(60)
-    eventually(lambda: not {*topics} & guarded.admin.list_topics(timeout=10).topics.keys(), what="their end")
+    eventually(lambda: not {*topics} & guarded.admin.list_topics(timeout=60).topics.keys(), what="their end")
 
 
 def as_source(guarded: Guarded, kafka: KafkaCluster) -> None:
@@ -208,7 +208,7 @@ def test_each_right_of_the_page_is_needed(guarded: Guarded, right: AclBinding) -
 
     take(guarded.admin, right)
     try:
-        eventually(told, timeout_s=60, what=f"the refusal of {user}")
+        eventually(told, what=f"the refusal of {user}")
     finally:
         give(guarded.admin, [right])
     if user == "source":  # refused amid making topics, which the others need with a history

@@ -32,6 +32,7 @@ from tests.data_at_rest.history import (
     write_store,
 )
 from tests.lengths import length
+from tests.patience import PATIENCE_S
 
 KEPT = sorted(path.name.removesuffix(".tar.gz") for path in FIXTURES.glob("v*.tar.gz"))
 READABLE = [name for name in KEPT if expected(name)["fold_version"] == FOLD_VERSION]
@@ -147,7 +148,7 @@ def test_a_flipped_byte_is_detected_or_harmless(part: str) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=3 * PATIENCE_S,
         check=False,
     )
     found = json.loads(done.stdout)

@@ -77,5 +77,5 @@ def test_the_running_api_is_as_it_is_described(stack: ServingStack, tmp_path: Pa
         check=False,
     )
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-2_000:]
-    assert httpx2.get(f"{stack.url}/readyz").status_code == 200
+    assert httpx2.get(f"{stack.url}/readyz", timeout=40).status_code == 200
     assert "Traceback" not in stack.log_of("serve")

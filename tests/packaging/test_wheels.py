@@ -16,6 +16,7 @@ import pytest
 from freshet import DISTRIBUTION
 from freshet.local.mariadb import MariaDBAddress
 from stream.kafka.connection import KafkaCluster
+from tests.patience import PATIENCE_S
 from tests.serving.stack import ServingStack
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -102,7 +103,7 @@ def test_the_application_works_from_its_wheel(wheels: dict[str, Path], tmp_path:
     assert "histories" in run(freshet, "simulate", "--histories", "1", cwd=tmp_path)
     assert [check["status"] for check in found["checks"] if check["name"] == "spark"] == ["warning"]
     rebuild = [str(freshet), "rebuild", "--keyspace", "shop", "--to", "rebuilt"]
-    refused = subprocess.run(rebuild, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    refused = subprocess.run(rebuild, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert "error[spark_missing]: this installation has no pyspark and no pandas" in refused.stderr
 
 

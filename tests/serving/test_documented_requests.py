@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from freshet.local.java import find_java
+from tests.patience import PATIENCE_S
 from tests.serving.stack import ServingStack
 from tokens import Vector
 
@@ -68,7 +69,7 @@ def test_curl_reads_its_own_write(stack: ServingStack) -> None:
         env={"FRONT": stack.url, "GTID": gtid, "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert '"name":"curl"' in done.stdout
@@ -80,7 +81,7 @@ def test_java_reads_its_own_write(stack: ServingStack, tmp_path: Path) -> None:
     gtid = written(stack, "java")
     (tmp_path / "Main.java").write_text(MAIN % of_stack(BLOCKS["java"], stack))
     command = [find_java().path, str(tmp_path / "Main.java"), stack.url, gtid]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     body, token = done.stdout.splitlines()
     assert '"name":"java"' in body
     assert '"freshness":"fresh"' in body

@@ -63,7 +63,7 @@ def await_all_of(server: MariaDBServer, *primaries: MariaDBServer) -> None:
     for primary in primaries:
         end = run(primary, "SELECT @@gtid_binlog_pos")[0][0]
         state = "SHOW ALL SLAVES STATUS"
-        assert run(server, f"SELECT MASTER_GTID_WAIT('{end}', 60)")[0][0] == 0, run(server, state)
+        assert run(server, f"SELECT MASTER_GTID_WAIT('{end}', {PATIENCE_S})")[0][0] == 0, run(server, state)
 
 
 def promote(server: MariaDBServer, *primaries: MariaDBServer) -> None:

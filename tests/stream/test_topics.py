@@ -33,6 +33,7 @@ from stream.kafka.topics import (
     locations_topic,
 )
 from tests.consumers.consuming import until
+from tests.patience import PATIENCE_S
 from tokens.errors import FreshetError
 
 
@@ -171,7 +172,7 @@ def test_a_process_whose_clock_is_wrong_can_announce_itself_and_send_dead_letter
             timestamp=int((time.time() + hours * 3600) * 1000),
             on_delivery=lambda error, _: errors.append(error),
         )
-    assert producer.flush(20) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert errors == [None, None]
     [message] = read_range(kafka, dead_letter_topic(kafka, keyspace_name), 0, 0, 1)
     kind, stamped_ms = message.timestamp()

@@ -27,6 +27,7 @@ from stream.wire.codec import encode
 from stream.wire.events import VALUE
 from tests.consumers.consuming import ConsumeProcess, Feed, gtid, until
 from tests.consumers.process.test_announcing import NOWHERE, Record, partition_of, read, said
+from tests.patience import PATIENCE_S
 from tests.spark_jobs.test_live_verify import FRESHET
 from tokens import Position, Vector
 
@@ -472,7 +473,7 @@ def swap(kafka: KafkaCluster, keyspace: str, address: str) -> None:
 def run_swap(kafka: KafkaCluster, keyspace: str, address: str) -> subprocess.CompletedProcess[str]:
     """`freshet swap`."""
     command = [*FRESHET, "swap", keyspace, "--to", address, "--bootstrap", kafka.bootstrap]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 @contextmanager

@@ -249,7 +249,7 @@ print(kills)
 def test_a_process_that_is_killed_at_any_moment_leaves_a_whole_store_or_none(tmp_path: Path, place: Path) -> None:
     """At random instants of the restore; each store that is there is whole, and the last one goes on."""
     command = [sys.executable, "-c", KILLED, str(tmp_path / "data"), str(place)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=True)
     *whole, kills = done.stdout.split()
     assert int(kills) >= 5, done
     kept = sorted((tmp_path / "data" / KEYSPACE).glob("kept-*"))

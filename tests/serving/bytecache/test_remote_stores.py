@@ -185,7 +185,7 @@ def test_files_are_given_over_http(store: Store, tmp_path: Path) -> None:
             with pytest.raises(NotFoundError) as refused:
                 client.get_bytes(other)
             assert refused.value.code == code
-        spelled = httpx2.get(f"{url}/v1/bytes/{root}/a%20b", headers={"range": "bytes=-3"})
+        spelled = httpx2.get(f"{url}/v1/bytes/{root}/a%20b", headers={"range": "bytes=-3"}, timeout=60)
         assert spelled.content == data[::-1][-3:]
         assert os.listdir(tmp_path / "front")
 

@@ -259,7 +259,7 @@ def test_what_is_no_file_is_refused(front: FileFront) -> None:
     for name in ("folder", "missing", "pipe", "b/c"):
         answer = front.ask(name)
         assert (answer.status_code, answer.json()["code"]) == (404, "file_not_found"), name
-    wrong = httpx2.post(f"{front.url}/v1/bytes/file://{front.root}/missing")
+    wrong = httpx2.post(f"{front.url}/v1/bytes/file://{front.root}/missing", timeout=60)
     assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
 
 

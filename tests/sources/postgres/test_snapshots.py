@@ -31,6 +31,7 @@ from stream.sources.postgres.writers import Writers
 from stream.wire.events import Column, DescribeTable
 from stream.wire.keys import split_row_key
 from stream.wire.values import UndecodableValue
+from tests.patience import PATIENCE_S
 from tests.sources.mariadb.test_source import until
 
 T = "public.t"
@@ -159,7 +160,7 @@ def test_a_commit_that_is_in_the_log_and_not_seen_yet_is_not_covered(
         assert untouched.proof_of(place)[2]
     assert lo_of(read_of(reader, key, 3)) <= before
     stuck.release()
-    assert reader.wait_for_position(f"Postgres/1:0/{after:X}", 10)
+    assert reader.wait_for_position(f"Postgres/1:0/{after:X}", PATIENCE_S)
     read = read_of(reader, key)
     assert lo_of(read) >= after
     assert images(read) == [{"U": b'{"id":1,"v":2}', "D": None, "I": b'{"id":2,"v":2}'}[statement[0]]]
@@ -179,7 +180,7 @@ def test_a_value_of_an_enum_that_is_getting_another_name_is_not_covered(
     assert images(read) == [b'{"id":1,"m":"sad"}']
     assert lo_of(read) <= before
     stuck.release()
-    assert reader.wait_for_position(f"Postgres/1:0/{after:X}", 10)
+    assert reader.wait_for_position(f"Postgres/1:0/{after:X}", PATIENCE_S)
     read = read_of(reader, 1)
     assert images(read) == [b'{"id":1,"m":"blue"}']
     assert lo_of(read) >= after
@@ -557,7 +558,7 @@ def test_rows_in_order_end_where_they_are_many_bytes(
     sql.execute("INSERT INTO large SELECT n, 'n' || n % 3, repeat('x', 20000) FROM generate_series(1, 500) n")
 
     def chunk(after: list[object] | None, limit: int, bytes_max: int) -> RowsInOrder:
-        found = reader.read_in_order("public.large", after, limit, bytes_max, 20.0)
+        found = reader.read_in_order("public.large", after, limit, bytes_max, PATIENCE_S)
         assert isinstance(found, SnapshotRead), found
         return found.rows
 
