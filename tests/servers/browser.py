@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from freshet.local import debian
+from tests.patience import PATIENCE_S
 from tests.servers.choice import used
 
 if TYPE_CHECKING:
@@ -42,7 +43,10 @@ def chromium() -> Iterator[Browser | None]:
         program, environment = _program(Path(directory))
         # No sandbox: Chromium refuses one to root, and it visits nothing but a front of ours.
         browser = playwright.chromium.launch(
-            executable_path=program, env={**os.environ, **environment}, chromium_sandbox=False
+            executable_path=program,
+            env={**os.environ, **environment},
+            chromium_sandbox=False,
+            timeout=PATIENCE_S * 1_000,
         )
         used["chromium"] += f", {browser.version}"
         try:
