@@ -340,7 +340,7 @@ def test_it_survives_a_broker_that_dies_under_it(new_kafka: Callable[..., KafkaS
 
     killer = threading.Timer(0.3, restarted)
     killer.start()
-    for _ in range(60):
+    for _ in range(int(PATIENCE_S / 0.2)):
         out = publisher(server.cluster, "ks", PARTITIONS)
         try:
             with out:
@@ -363,7 +363,7 @@ def test_an_absent_broker_is_one_clear_error(keyspace_name: str) -> None:
     began = time.monotonic()
     with pytest.raises(KafkaUnreachable) as away:
         out.open(_start)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert (away.value.code, bool(away.value.hint)) == ("kafka_unreachable", True)
 
 
