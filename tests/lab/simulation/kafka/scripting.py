@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import NewTopic, OffsetSpec
 
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 240.0
 Seen = list[Any]
 
 
@@ -89,7 +89,7 @@ def until(clients: Clients, condition: Callable[[], bool]) -> None:
     deadline = clients.now() + PATIENCE_S
     while not condition():
         assert clients.now() < deadline
-        clients.admin().list_topics(timeout=5)
+        clients.admin().list_topics(timeout=PATIENCE_S)
 
 
 def offset_of(clients: Clients, name: str, spec: OffsetSpec, partition: int = 0, *, committed: bool = True) -> Any:

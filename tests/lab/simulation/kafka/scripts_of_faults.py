@@ -35,7 +35,7 @@ def no_brokers(clients: Clients) -> Seen:
     plain = clients.producer(**{"enable.idempotence": True, "delivery.timeout.ms": 1500})
     reports: Seen = []
     plain.produce(name, b"x", partition=0, on_delivery=lambda error, _: reports.append(shown(error)))
-    seen += [plain.flush(0.5), plain.flush(5), reports]
+    seen += [plain.flush(0.5), plain.flush(PATIENCE_S), reports]
     errors: Seen = []
     consumer = clients.consumer(name, error_cb=lambda error: errors.append(shown(error)))
     seen.append(outcome(lambda: consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=1)))

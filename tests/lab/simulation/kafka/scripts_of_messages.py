@@ -44,7 +44,10 @@ def offsets_of_transactions(clients: Clients) -> Seen:
     seen += [consumer.get_watermark_offsets(place, cached=True), position(consumer, name)]
     for _ in range(3):
         seen += [*polled(clients, consumer), position(consumer, name)]
-    seen += [consumer.get_watermark_offsets(place, timeout=5), consumer.get_watermark_offsets(place, cached=True)]
+    seen += [
+        consumer.get_watermark_offsets(place, timeout=60),
+        consumer.get_watermark_offsets(place, cached=True),
+    ]
     other.commit_transaction(PATIENCE_S)
     seen += polled(clients, consumer, 3)
     seen += [polled(clients, consumer, 1, 0.5), position(consumer, name), ends(clients, name, 1)]
@@ -59,7 +62,7 @@ def fencing(clients: Clients) -> Seen:
     write(first, name, b"lost")
     second = transactional(clients)
     seen: Seen = [ends(clients, name)]
-    seen.append(outcome(lambda: first.commit_transaction(10)))
+    seen.append(outcome(lambda: first.commit_transaction(PATIENCE_S)))
     seen.append(outcome(first.begin_transaction))
     seen.append(outcome(lambda: first.produce(name, b"x", partition=0)))
     write(second, name, b"kept")
@@ -68,7 +71,7 @@ def fencing(clients: Clients) -> Seen:
     reports: Seen = []
     second.begin_transaction()
     second.produce(name, b"late", partition=0, on_delivery=lambda error, _: reports.append(shown(error)))
-    seen.append(outcome(lambda: second.commit_transaction(10)))
+    seen.append(outcome(lambda: second.commit_transaction(PATIENCE_S)))
     write(third, name, b"kept too")
     third.commit_transaction(PATIENCE_S)
     consumer = clients.consumer()
@@ -85,7 +88,7 @@ def a_transaction_that_takes_too_long(clients: Clients) -> Seen:
     write(producer, name, b"late")
     seen: Seen = [ends(clients, name)]
     until(clients, lambda: ends(clients, name) == (0, 2, 2))
-    seen.append(outcome(lambda: producer.commit_transaction(10)))
+    seen.append(outcome(lambda: producer.commit_transaction(PATIENCE_S)))
     return seen
 
 
