@@ -90,7 +90,7 @@ def as_source(guarded: Guarded, kafka: KafkaCluster) -> None:
     """Makes the topics, which are gone, publishes, is started again, and reads what is asked of it."""
     of_keyspace = [of(kafka, KEYSPACE) for of in (events_topic, dead_letter_topic, requests_topic)]
     remove(guarded, *of_keyspace, locations_topic(kafka))
-    ensure_topics(kafka, KEYSPACE, 2, timeout_s=1)
+    ensure_topics(kafka, KEYSPACE, 2)
     ensure_requests_topic(kafka, KEYSPACE)
     for _ in range(2):
         with Publisher(kafka, KEYSPACE, SHARD, Layout(2)) as out:
