@@ -65,7 +65,7 @@ def test_kafka_keeps_committed_transactions_over_a_kill(new_kafka: Callable[...,
 def test_kafka_does_not_create_topics_by_itself(kafka: KafkaCluster) -> None:
     """A misspelled topic is an error, not a new topic with the wrong number of partitions."""
     admin = AdminClient(client_settings(kafka))
-    admin.list_topics("no-such-topic", timeout=10)
+    admin.list_topics("no-such-topic", timeout=60)
     assert "no-such-topic" not in admin.list_topics(timeout=60).topics
 
 

@@ -45,6 +45,6 @@ def test_two_prefixes_with_one_keyspace_name_both_run(
         for stack in stacks.values():
             assert stack.stop("source") == 0, "each source ran to its end: nobody fenced it"
             assert "another source has this shard" not in stack.log_of("source")
-    topics = AdminClient(client_settings(kafka)).list_topics(timeout=10).topics
+    topics = AdminClient(client_settings(kafka)).list_topics(timeout=60).topics
     assert {f"{prefix}.{keyspace_name}.events" for prefix in ("one", "two")} < set(topics)
     assert f"freshet.{keyspace_name}.events" not in topics

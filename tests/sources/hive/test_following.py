@@ -95,7 +95,7 @@ def test_a_table_that_is_written_without_a_pause_keeps_nothing_else_waiting(
         left = progress.sweeping, progress.parted is not None, progress.detailed is not None, progress.objects_due
         return not any(left)
 
-    eventually(is_done, what="all else", timeout_s=10)
+    eventually(is_done, what="all else")
     assert "d.t" in progress.dirty, "it is still written"
 
 

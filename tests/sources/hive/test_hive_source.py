@@ -604,7 +604,7 @@ def test_a_source_wakes_up_when_a_fetch_has_arrived() -> None:
     fetcher = Fetcher(MetastoreSettings((("127.0.0.1", 1),)), 1, 60.0)
     try:
         assert fetcher.run(lambda metastore: metastore.catalog).result() == "hive"
-        assert fetcher.arrived.wait(10)
+        assert fetcher.arrived.wait(60)
     finally:
         fetcher.close()
 

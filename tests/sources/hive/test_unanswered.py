@@ -131,7 +131,7 @@ def test_a_table_that_is_never_told_keeps_no_other_one_waiting(
 ) -> None:
     """It is read through, and asked for again after a while, as one that is refused is."""
     server.fails, following = dict.fromkeys(calls, error), source.following
-    eventually(lambda: not following.step() and following.is_complete, what="all else", timeout_s=10)
+    eventually(lambda: not following.step() and following.is_complete, what="all else")
     assert published(source, "constraints") == ({7} if "constraints" in calls else {3, 7})
     assert published(source, "partition") >= {7}
     assert {*following._details.refused, *following._partitions.refused} == {"d.a"}

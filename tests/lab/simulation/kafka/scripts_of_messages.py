@@ -44,10 +44,7 @@ def offsets_of_transactions(clients: Clients) -> Seen:
     seen += [consumer.get_watermark_offsets(place, cached=True), position(consumer, name)]
     for _ in range(3):
         seen += [*polled(clients, consumer), position(consumer, name)]
-    seen += [
-        consumer.get_watermark_offsets(place, timeout=60),
-        consumer.get_watermark_offsets(place, cached=True),
-    ]
+    seen += [consumer.get_watermark_offsets(place, timeout=60), consumer.get_watermark_offsets(place, cached=True)]
     other.commit_transaction(PATIENCE_S)
     seen += polled(clients, consumer, 3)
     seen += [polled(clients, consumer, 1, 0.5), position(consumer, name), ends(clients, name, 1)]
