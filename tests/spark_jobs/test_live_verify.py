@@ -19,7 +19,7 @@ from spark_jobs.beginning import lost_history
 from spark_jobs.output import find_stores
 from spark_jobs.rebuild import RebuildRequest, checkpoint_offsets, rebuild
 from spark_jobs.verify import verify_stores
-from stream.kafka.locations import LocationError
+from stream.kafka.locations import LocationError, LocationsReader
 from tests.consumers.histories import SHARD, marker, start
 from tests.patience import PATIENCE_S
 from tests.spark_jobs.topics import TestTopic, history, rows
@@ -34,7 +34,10 @@ FRESHET = [sys.executable, "-c", "from freshet.cli import main; main()"]
 def consuming(
     filled: TestTopic, data_dir: Path, config: Path | None = None, more: Sequence[str] = ()
 ) -> Iterator[None]:
-    """``freshet consume`` in a process of its own, ready; with the settings file ``config``, if one is given."""
+    """``freshet consume`` in a process of its own, ready and announced; ``config``: its settings file, if there is one.
+
+    Who asks for checkpoints waits for some seconds only until an owner that is ready is announced.
+    """
     arguments = ["--keyspace", filled.keyspace, "--bootstrap", filled.kafka.bootstrap, "--data-dir", str(data_dir)]
     log = data_dir.with_suffix(".log")
     with log.open("wb") as output:
@@ -47,6 +50,9 @@ def consuming(
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)
+        with LocationsReader(filled.kafka) as locations:
+            for partition in range(filled.partitions):
+                locations.wait_for(filled.keyspace, partition, PATIENCE_S)
         yield
     finally:
         process.terminate()

@@ -15,8 +15,10 @@ from consumers.snapshots.places import Place
 from consumers.snapshots.writing import write_snapshot
 from freshet.owners import live_checkpoint
 from stream.kafka.connection import KafkaCluster, client_settings
+from stream.kafka.locations import LocationsReader
 from stream.kafka.reader import end_offsets, start_offsets
 from tests.consumers.consuming import ConsumeProcess, Feed, caught_up, digest_of, until
+from tests.patience import PATIENCE_S
 
 BATCH_HEADER = struct.Struct(">qi")
 """Base offset, and length of what follows."""
@@ -137,6 +139,8 @@ def test_a_topic_that_lost_its_tail_and_was_filled_again_is_another_history(
         feed.load(2)
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
         folded(kafka, feed, process)
+        with LocationsReader(kafka) as locations:
+            locations.wait_for(keyspace_name, 0, PATIENCE_S)
         made = write_snapshot(
             Place(str(tmp_path / "kept")), live_checkpoint(kafka, keyspace_name, []), made_from="owners"
         )
