@@ -116,9 +116,9 @@ class Rig:
         self.consume = [*self.publish[:3], "consume", "--keyspace", keyspace, "--group", keyspace]
         self.consume += ["--bootstrap", kafka.bootstrap, "--data-dir", str(data)]
 
-    def read_slowly(self) -> None:
+    def read_slowly(self, rows_per_s: int = 2_000) -> None:
         """Has the source publish whole tables, so slowly that they are not complete before much else has happened."""
-        slow = {f"FRESHET_KEYSPACES__{self.keyspace}__SOURCE__BACKFILL_ROWS_PER_S": "2000"}
+        slow = {f"FRESHET_KEYSPACES__{self.keyspace}__SOURCE__BACKFILL_ROWS_PER_S": str(rows_per_s)}
         self.publish_environment = self.environment | slow  # a consumer would miss the rest of this source's settings
         self.publish += ["--backfill", "*"]
 
@@ -223,7 +223,7 @@ def test_a_failover_and_kills_of_the_consumer_in_a_backfill_leave_the_table_whol
     replicate(replica, source, "up")
     until(lambda: replica.position() == source.position(), "the replica has everything")
     rig = Rig(kafka, keyspace_name, source, tmp_path / "data")
-    rig.read_slowly()
+    rig.read_slowly(1_000)  # a minute, for all that has to happen before the table is whole
     publishing = subprocess.Popen(rig.publish, env=rig.publish_environment, cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         until(lambda: _has_rows(rig), "the backfill is under way")
