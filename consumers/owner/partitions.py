@@ -150,6 +150,10 @@ class Ownership:
         """Configured keyspaces for which no topic or no assignment has been seen yet."""
         self.unopened: frozenset[tuple[str, int]] = frozenset()
         """Partitions that are assigned to this process, whose stores are being made or can't be opened for now."""
+        self.is_asked_to_drain = False
+        """The process is to give its partitions away for good."""
+        self.is_drained = False
+        """It has, and gets none any more."""
         self._partitions: dict[tuple[str, int], Partition] = {}
 
     def add(self, partition: Partition) -> None:
@@ -174,6 +178,11 @@ class Ownership:
 
     def __len__(self) -> int:
         return len(self._partitions)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the process is giving its partitions away. If it has none now, it may still get some for that."""
+        return self.is_asked_to_drain and not self.is_drained
 
     @property
     def is_ready(self) -> bool:

@@ -492,12 +492,14 @@ class PartitionStatus(msgspec.Struct, array_like=True):
 class Statuses(Message, tag="statuses"):
     """Answer to `Status`, `Drain` and `Verified`.
 
-    ``ready``: each partition has caught up with its topic as of its take-over.
+    ``ready``: each partition has caught up with its topic as of its take-over. ``draining``: the process gives its
+    partitions away; if it has none now, it may still get some for that.
     """
 
     ready: bool
     instance: str
     partitions: list[PartitionStatus]
+    draining: bool = False
 
 
 class SchemaColumn(msgspec.Struct, array_like=True):

@@ -31,7 +31,7 @@ def status_of(
     statuses = [partition_status(each, now) for each in partitions]
     for each in statuses:
         each.standing = stands(each.keyspace, each.partition)
-    return Statuses(request_id, ownership.is_ready, ownership.instance, statuses)
+    return Statuses(request_id, ownership.is_ready, ownership.instance, statuses, ownership.is_draining)
 
 
 def partition_status(partition: Partition, now: float) -> PartitionStatus:

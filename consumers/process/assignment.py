@@ -103,10 +103,13 @@ class Assignment:
         """Shared by all overlays of one keyspace."""
         self.indexes: Mapping[str, Sequence[Index]] = {}
         """By keyspace: those that its stores keep."""
+        self.is_given = False
+        """Whether the group has said since this membership began what it has, even if that is nothing."""
         self.hot: Mapping[str, Mapping[str, int]] = {}
         """By keyspace: hot tables, and the bytes that all overlays together may have of them."""
         self._restores = BackgroundRestores(snapshots)
         self._waiting = Waiting()
+        self._has_left = False
         self._kafka = kafka
         self._data_dir = data_dir
         self._ownership = ownership
@@ -125,6 +128,7 @@ class Assignment:
 
         def on_assign(consumer: Consumer, places: list[TopicPartition]) -> None:
             self._on_assign(consumer, places)
+            self.is_given = True
             self._ownership.awaited_keyspaces = frozenset(missing)
 
         consumer.subscribe(
@@ -195,12 +199,17 @@ class Assignment:
 
     def forget_waiting(self) -> None:
         """Another membership of the group begins: it is told anew which partitions it has."""
-        self._waiting = Waiting()
+        self.is_given, self._has_left, self._waiting = False, False, Waiting()
         self._note_waiting()
+
+    def leave(self, consumer: Consumer) -> None:
+        """Leaves the group for good: what it gives from now on is not taken, and is revoked."""
+        self._has_left = True
+        consumer.unsubscribe()  # unlike `close` this makes a static member leave at once
 
     def take_waiting(self, consumer: Consumer) -> None:
         """Takes over the partitions whose stores have been made meanwhile, could not be made, or are tried again."""
-        due = self._waiting.due()
+        due = self._waiting.due() if not self._has_left else []
         due = [each for each in due if not self._restores.is_running((self._topics[each[0]][0], each[1]))]
         leaders: Mapping[Given, int] = {}
         if due and self._waiting.has_failed:
@@ -242,6 +251,9 @@ class Assignment:
         """
         starts = []
         for place in places:
+            if self._has_left:
+                self._waiting.keep(place, None)
+                continue
             try:
                 starts.append(self._take_over(consumer, *place))
             except RetryableStoreError as error:

@@ -93,9 +93,8 @@ class Consumption:
         self._kafka_output = kafka_output
         self._on_progress = on_progress
         self._stopping = Event()
-        self._draining = Event()
-        self._is_drained = False
-        """It has left the group for good, and has no partition any more."""
+        self._has_closed = False
+        """The last session that was given anything has failed, and closed partitions: a drain has them to hand over."""
         self._committer = Committer(settings.commit_rows, settings.commit_interval_s)
         self._pauses = Pauses(kafka_output)
         self._search = TopicSearch(settings.kafka, settings.group, settings.keyspaces)
@@ -120,7 +119,7 @@ class Consumption:
 
     def drain(self) -> None:
         """Leaves the group for good. Partitions are answered for until their next owners are announced."""
-        self._draining.set()
+        self.ownership.is_asked_to_drain = True
 
     @property
     def rebuilds(self) -> int:
@@ -168,9 +167,11 @@ class Consumption:
 
     def _session(self) -> None:
         """One membership of the group: finds the topics, consumes, leaves."""
-        settings, search = self.settings, self._search
-        search.begin(time.monotonic())
-        if not search.found or self._is_drained:
+        settings, search, owned = self.settings, self._search, self.ownership
+        owned.is_drained |= owned.is_asked_to_drain and not self._has_closed  # it has nothing to hand over
+        if not owned.is_drained:
+            search.begin(time.monotonic())
+        if owned.is_drained or not search.found:
             self._stopping.wait(RETRY_S)
             return
         more = {
@@ -183,32 +184,37 @@ class Consumption:
         try:
             self._assignment.forget_waiting()
             self._assignment.subscribe(consumer, search.found, search.missing)
-            is_member, drains_again = True, self._draining.is_set()
+            is_member, drains_again = True, owned.is_asked_to_drain
             while not self._stopping.is_set():
                 self._step(consumer)
                 if is_member and self._may_leave(drains_again):
                     is_member = False
-                    consumer.unsubscribe()  # unlike `close` this makes a static member leave at once
-                self._is_drained = not is_member and not self.ownership
+                    self._assignment.leave(consumer)
+                owned.is_drained = not is_member and not owned
                 if search.find_more(time.monotonic()) and is_member:
                     self._assignment.subscribe(consumer, search.found, search.missing)
                 if search.replaced:
                     raise SessionEnd  # the next one opens the stores with the new ids
         finally:
+            closed = list(owned)
             try:
-                self._assignment.release(list(self.ownership))
+                self._assignment.release(closed)
             finally:
+                self._has_closed = bool(closed) or (self._has_closed and not self._assignment.is_given)
                 self._leave_group(consumer)
                 self._consumer = None
 
     def _may_leave(self, drains_again: bool) -> bool:
         """Whether a drain may begin now.
 
-        Nothing that is lost can be handed over, and after a session that failed amid a drain nothing that it closed:
-        all that is first given to this process once more.
+        Nothing that is lost can be handed over, and after a session that failed nothing that it closed: what the group
+        has not given to others meanwhile is first given to this process once more.
         """
-        is_lost = any(each.lost for each in self.ownership)
-        return self._draining.is_set() and not is_lost and (self.ownership.is_ready or not drains_again)
+        owned = self.ownership
+        if not owned.is_asked_to_drain or any(each.lost for each in owned):
+            return False
+        has_all = self._assignment.is_given and not owned.unopened and all(each.ready for each in owned)
+        return has_all or not drains_again
 
     def _leave_group(self, consumer: Consumer) -> None:
         """Closes the consumer. While stopping, waits for an unreachable broker at most `CLOSE_TIMEOUT_S`."""

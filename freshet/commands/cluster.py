@@ -92,7 +92,8 @@ def drain(
         connections = [opened.enter_context(owner_connection(settings, address)) for address in addresses]
         drained = [(each, each.drain().partitions) for each in connections]  # all, before one gives its own to another
         for connection, partitions in drained:
-            _show_drain(connection.address, partitions, as_json=as_json)
+            if partitions:
+                _show_drain(connection.address, partitions, as_json=as_json)
         for connection, partitions in drained:
             _wait_until_empty(connection, deadline, as_json=as_json)
             _wait_for_owners(settings.kafka.cluster, connection.address, partitions, deadline)
@@ -128,15 +129,20 @@ def move(
 
 
 def _wait_until_empty(connection: OwnerConnection, deadline: float, *, as_json: bool) -> None:
-    """Tells each time that partitions have gone. Raises `DrainError` at the ``deadline``, monotonic."""
+    """Tells each time that partitions have gone. Raises `DrainError` at the ``deadline``, monotonic.
+
+    One that is still draining gets partitions again, if only to hand them over.
+    """
     shown = -1
-    while left := connection.status().partitions:
-        if shown not in (-1, len(left)):
+    while (told := connection.status()).partitions or told.draining:
+        left = told.partitions
+        if left and shown not in (-1, len(left)):
             _show_drain(connection.address, left, as_json=as_json)
         shown = len(left)
         if time.monotonic() > deadline:
+            what = f"answers for {', '.join(_names(left))}" if left else "may get partitions: it has not left its group"
             raise DrainError(
-                f"{connection.address} still answers for {', '.join(_names(left))}",
+                f"{connection.address} still {what}",
                 hint="are there other instances of its group that are running and catching up? It goes on handing "
                 "over. A partition that was moved to it can be moved back: `freshet cluster move`",
             )

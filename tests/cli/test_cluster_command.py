@@ -34,6 +34,8 @@ class Cluster:
         self.held = {"a:1": [0, 1, 2], "b:1": list[int]()}
         self.steps: list[str] = []
         self.takes_over = True
+        self.joins_late: list[list[int]] = []
+        """What one that is draining has at the next looks, before it leaves its group."""
 
     def reader(self, _: KafkaCluster) -> Any:
         """A reader of what stands."""
@@ -67,7 +69,7 @@ class Cluster:
         def status() -> Any:
             left = self.held[address]
             found = [PartitionStatus("shop", each, 0, 0, 0, 0, True, "", [], 0, 0, 0, 0, "", "") for each in left]
-            return SimpleNamespace(partitions=found)
+            return SimpleNamespace(partitions=found, draining=bool(left or self.joins_late))
 
         def drain() -> Any:
             self.steps.append(f"drain {address}")
@@ -75,7 +77,9 @@ class Cluster:
 
         def look() -> Any:
             self.steps.append(f"look {address}")
-            if self.held[address]:
+            if self.joins_late:
+                self.held[address] = self.joins_late.pop(0)
+            elif self.held[address]:
                 given = self.held[address].pop()
                 if self.takes_over:
                     self.owners[given] = owned(given, "c:1")
@@ -139,6 +143,20 @@ def test_a_drained_instance_is_done_once_it_has_nothing_and_others_have_all_of_i
     assert {each.address for each in cluster.owners.values()} == {"c:1"}
     last = {each["address"]: each["partitions"] for each in said(capsys)}
     assert last == {"a:1": [], "b:1": []}
+
+
+def test_an_instance_that_has_nothing_yet_is_done_once_it_gets_nothing_any_more(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One whose session has failed is given its partitions again, to hand them over: it must not be stopped before."""
+    cluster.held["a:1"], cluster.joins_late = [], [[], [0, 1]]
+    assert cli.run(["cluster", "drain", "a:1"]) == 0
+    assert cluster.steps == ["drain a:1", *["look a:1"] * 4]
+    told = ["a:1 hands over 2 partitions", "a:1 hands over 1 partitions"]
+    assert capsys.readouterr().out.splitlines() == [*told, "a:1 has no partitions any more: it can be stopped"]
+    cluster.joins_late = [[]] * 2
+    assert cli.run(["cluster", "drain", "a:1", "--timeout", "0"]) == 1
+    assert "a:1 still may get partitions: it has not left its group" in capsys.readouterr().err
 
 
 def test_a_drained_instance_is_not_done_while_nobody_else_is_announced(

@@ -189,7 +189,7 @@ ANSWERS: tuple[Answer, ...] = (
     Waited(4, True, VECTOR, [ShardKin("shop/0", 1, KIN)]),
     Filled(5, True, "filled"),
     Checkpoints(6, [CheckpointPlace(3, "/checkpoints/3", 9)]),
-    Statuses(7, True, "me", [PARTITION]),
+    Statuses(7, True, "me", [PARTITION], True),
     Description(
         8, True, "layout", "shop.items", [SchemaColumn("id", "int", True, "bigint(20)")], ["id"], True, "", "shop/0", 1
     ),

@@ -12,9 +12,11 @@ from consumers.fold.entry import ABSENT, VALUE, VOID
 from consumers.owner.client import OwnerClient
 from consumers.owner.protocol import (
     UNKNOWN_KEY,
+    Drain,
     Fill,
     OwnerError,
     Status,
+    Statuses,
     Verdict,
     Verified,
 )
@@ -348,3 +350,20 @@ def test_who_has_a_part_of_another_topic_answers_nothing_of_the_whole(
     for asked in ("new", "old"):
         with pytest.raises(OwnerError, match=f"follows another topic as {KEYSPACE} than {asked}"):
             owner.server.answer(Status(1, KEYSPACE, asked))
+
+
+def test_an_owner_says_whether_it_may_get_partitions_amid_a_drain(tmp_path: Path) -> None:
+    """That it has none at a moment does not say that it may be stopped."""
+    owner = Owner(tmp_path)
+    owner.server.drain = lambda: setattr(owner.ownership, "is_asked_to_drain", True)
+
+    async def use(client: OwnerClient) -> None:
+        said = [await client.status()]
+        for drained in (False, True):
+            owner.ownership.is_drained = drained
+            answer = await client.request(Drain(0))
+            assert isinstance(answer, Statuses)
+            said += [answer, await client.status()]
+        assert [each.draining for each in said] == [False, True, True, False, False]
+
+    owner.run(use)

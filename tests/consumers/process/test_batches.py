@@ -143,17 +143,3 @@ def test_large_slices_are_given_in_one_text(monkeypatch: pytest.MonkeyPatch) -> 
     assert [type(each) for each in (one, other, last)] == [Messages, list, list]
     assert list(one) == records[:2]
     assert bytes_of(one) == 6
-
-
-def test_a_drain_waits_for_what_can_be_handed_over(consumption: Any) -> None:
-    """Nothing that is lost; and after a session that failed amid a drain, all that it had closed."""
-    [partition] = consumption.ownership
-    assert not consumption._may_leave(drains_again=False)
-    consumption.ownership.awaited_keyspaces = frozenset()
-    consumption.drain()
-    partition.ready = False
-    assert [consumption._may_leave(each) for each in (False, True)] == [True, False]
-    partition.ready = True
-    assert [consumption._may_leave(each) for each in (False, True)] == [True, True]
-    partition.lost = True
-    assert [consumption._may_leave(each) for each in (False, True)] == [False, False]

@@ -98,6 +98,9 @@ class Group(Silent):
     def consumer_group_metadata(self) -> None:
         """Not told."""
 
+    def unsubscribe(self) -> None:
+        """It leaves the group."""
+
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[Group]:
@@ -192,6 +195,17 @@ def test_a_partition_that_is_gone_waits_for_no_store(group: Group, loses: Callab
     group.ownership.unopened = frozenset({(KEYSPACE, 0)})
     loses(group.assignment, group._member, group.places)
     assert (group.left, [*group.assignment._waiting], group.ownership.unopened) == ([], [], frozenset())
+
+
+def test_who_has_left_takes_nothing(group: Group) -> None:
+    """The group may give it something just then, and takes it away at once; or a store is done that it waited for."""
+    group.assignment.release([group.partition])
+    group.assignment.leave(group._member)
+    group.give()
+    group.assignment.take_waiting(group._member)
+    assert (list(group.ownership), group.read) == ([], [])
+    group.take()
+    assert (group.left, [*group.assignment._waiting]) == ([], [])
 
 
 def test_a_membership_that_ends_leaves_the_answers(group: Group) -> None:

@@ -375,6 +375,12 @@ INSTALLATION: dict[str, History] = {
         ("bury", 0, 10, 0),
         ("letters", 1, 0),
     ],
+    "a consumer is drained while it waits for its topic, which is there a moment later": [
+        ("world", 0, 1, 0, 0, 0, 0, 1),
+        ("let", 2),
+        *[("let", 0)] * 3,
+        ("drain", 0),
+    ],
     "a sink reads a table at the source once its history is another one, and before the stream tells of that": [
         ("world", 0, 0, 0, 0, 1, 0, 0, 40),
         ("replica", 1, 0),

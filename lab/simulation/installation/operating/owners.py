@@ -89,7 +89,7 @@ class AskingOwners(Strangers):
         try:
             with OwnerConnection(address, identity=self.credentials.identity(OPERATES)) as connection:
                 connection.drain()
-                while connection.status().partitions:
+                while (told := connection.status()).partitions or told.draining:
                     self._sleep(0.5)
                 self._count("drained")
                 self._sleep(1.0)
