@@ -97,7 +97,8 @@ class Group:
         """The application has done what ``change`` asks for."""
         member.is_calling = bool(member.changes)
         if not member.topics:
-            self._leave(member)
+            if not member.changes:
+                self._leave(member)
         elif change.rejoin or (change.event is Event.LOST and not member.is_joining):
             self._join_after(member, 0.0)
 
@@ -114,10 +115,13 @@ class Group:
             self._remove(member)
 
     def unsubscribe(self, member: Member) -> None:
-        """The client leaves, and joins no more. Its application is told that it has nothing any more."""
+        """The client leaves, and joins no more. Its application is told that it has nothing any more.
+
+        What it has not been told yet it is told before.
+        """
         member.topics, member.is_joining = frozenset(), False
         member.attempt += 1
-        member.changes = [Change(Event.REVOKE, frozenset(member.owned))] if member.owned else []
+        member.changes += [Change(Event.REVOKE, frozenset(member.owned))] if member.owned else []
         member.is_calling = bool(member.changes)
         member.owned = frozenset()
         if not member.is_calling:

@@ -128,6 +128,24 @@ def a_group_that_a_member_leaves_while_it_reads_on(clients: Clients) -> Seen:
     return [*seen, first.seen, [each for each in second.seen if each[1]]]
 
 
+def a_group_that_a_member_leaves_amid_an_assignment(clients: Clients) -> Seen:
+    """What it was given before it left it is told of, and then that it is taken away again."""
+    name, group, watched = topic(clients, 2), clients.name, Rebalances()
+    one = clients.consumer(group, **{"group.instance.id": "one", "session.timeout.ms": 40_000})
+    one.subscribe([name], **watched.callbacks())
+    until(clients, lambda: _generation(one) > 0)
+    given_at = clients.now() + 1
+    until(clients, lambda: clients.now() > given_at)
+    one.unsubscribe()
+    two = clients.consumer(group)
+    second = Rebalances()
+    two.subscribe([name], **second.callbacks())
+    _spin(clients, lambda: any(len(places) == 2 for _, places in second.seen), one, two)
+    two.close()
+    one.close()
+    return [watched.seen, [each for each in second.seen if each[1]]]
+
+
 def a_topic_that_is_made_anew(clients: Clients) -> Seen:
     """A reader does not hear that its topic is gone, and reads on in the new one as if that were the same."""
     name = topic(clients)
@@ -219,6 +237,10 @@ OF_TOPICS: Final[dict[Callable[[Clients], Seen], Seen]] = {
         [(0, b"a")],
         [],
         [(2, b"b")],
+        [("assign", [0, 1]), ("revoke", [0, 1])],
+        [("assign", [0, 1]), ("revoke", [0, 1])],
+    ],
+    a_group_that_a_member_leaves_amid_an_assignment: [
         [("assign", [0, 1]), ("revoke", [0, 1])],
         [("assign", [0, 1]), ("revoke", [0, 1])],
     ],
