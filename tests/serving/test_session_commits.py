@@ -179,6 +179,20 @@ def test_another_server_ends_no_doubt(session: Session) -> None:
     assert session.carried.doubts
 
 
+def test_a_connection_that_leads_to_another_server_is_in_doubt_once() -> None:
+    """A switchover behind a proxy, or a reconnect: the next write is asked of the server that takes it."""
+    moved = (9, 2, "0-2-6", "0-2-9")
+    server = Server((7, 1, "0-1-5", "0-1-9"), *[moved] * 5)
+    connection = track(server, SHARD)
+    sessions = [FreshetClient("http://127.0.0.1:9").session() for _ in range(3)]
+    for each in sessions:
+        with using(each):
+            connection.cursor().execute("UPDATE t")
+    assert [observed(each) for each in sessions] == ["", "MariaDB/0-2-6", "MariaDB/0-2-6"]
+    assert [{doubt.server for doubt in each.carried.doubts.values()} for each in sessions] == [{0}, set(), set()]
+    assert "".join("U" if text == "UPDATE t" else "?" for text in server.ran) == "?U??U?U?"
+
+
 def test_a_doubt_of_one_server_is_ended_by_it_alone(session: Session) -> None:
     """Only the server that took the commit has it for certain among all that it has committed."""
     session.doubt(SHARD, Doubt(1, 100.0))

@@ -117,7 +117,8 @@ class Commits:
         """Whether what was told stands for the commit. Another connection's last GTID is none of this one's."""
         thread, server, last, executed = (_text(each) for each in told)
         if int(server) != self._server:
-            self._server = 0  # who took the commit? no server can say
+            # Who took the commit? No server can say. The next one that may commit finds out first where it goes.
+            self._server, self._flavor, self.owes = 0, None, None
             return False
         everything = f"{flavor.name}/{executed}" if executed else ""
         is_own = flavor is MARIADB and int(thread) == self._thread
