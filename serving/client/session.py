@@ -113,11 +113,19 @@ class SessionState:
             server = doubt.server if before.server == doubt.server else 0
             self._doubts[shard] = Doubt(server, max(before.since, doubt.since))
 
-    def end_doubt(self, shard: str, server: int, position: str) -> None:
-        """Ends a doubt about ``shard`` if its ``server`` has told ``position``: all that is committed there by now."""
+    def doubt_about(self, shard: str) -> Doubt | None:
+        """The doubt about ``shard``, to be taken before its server is asked: see `end_doubt`."""
+        return self._doubts.get(shard)
+
+    def end_doubt(self, shard: str, doubt: Doubt | None, server: int, position: str) -> None:
+        """Ends a ``doubt`` about ``shard`` if its ``server`` has told ``position``: all that is committed there.
+
+        It was there when the server was asked, and nothing else is: a commit that came into doubt since may be later.
+        """
         with self._lock:
-            doubt = self._doubts.get(shard)
-            if doubt is not None and doubt.server == server != 0 and position:
+            if doubt is None or doubt is not self._doubts.get(shard):
+                return
+            if doubt.server == server != 0 and position:
                 self.observe(shard, position)
                 del self._doubts[shard]
 

@@ -91,7 +91,7 @@ def test_only_the_server_that_committed_ends_a_doubt(doubted: int, told: int, en
     """Another one, or one that nobody knows, may lack the commit that is in doubt."""
     doubtful = session()
     doubtful.doubt("shop/0", Doubt(doubted, NOW))
-    doubtful.end_doubt("shop/0", told, "MariaDB/0-1-5")
+    doubtful.end_doubt("shop/0", doubtful.doubt_about("shop/0"), told, "MariaDB/0-1-5")
     assert doubtful.is_in_doubt("shop") is not ends
 
 
@@ -101,7 +101,7 @@ def test_no_server_ends_doubts_about_two_servers() -> None:
     for server in (4, 5):
         doubtful.doubt("shop/0", Doubt(server, NOW))
     for server in (4, 5):
-        doubtful.end_doubt("shop/0", server, "MariaDB/0-1-5")
+        doubtful.end_doubt("shop/0", doubtful.doubt_about("shop/0"), server, "MariaDB/0-1-5")
     assert doubtful.is_in_doubt("shop")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
@@ -11,7 +12,8 @@ import pytest
 from serving.client import FreshetClient, Session
 from serving.client.cache import DictStore, ObjectCache, RowCache
 from serving.client.cache.reading import Entries
-from serving.client.session import Doubt, Plan, SessionState
+from serving.client.session import Carried, Doubt, Plan, SessionState
+from serving.client.sessions.commits import COMMIT, Asking, Commits
 from serving.client.wire import HttpRequest
 from tests.serving.scripted_front import Front, vector
 from tokens import Vector
@@ -27,6 +29,34 @@ READS: dict[str, Callable[[SessionState], Plan[Any]]] = {
 }
 
 
+def run(plan: Asking, *answers: tuple[object, ...]) -> None:
+    """What a connection does with these answers to its questions."""
+    told: Iterator[tuple[object, ...]] = iter(answers)
+    with suppress(StopIteration):
+        next(plan)
+        while True:
+            plan.send(next(told))
+
+
+@pytest.mark.parametrize("was_in_doubt", [False, True])
+def test_a_question_that_was_asked_before_a_commit_does_not_end_the_doubt_about_it(was_in_doubt: bool) -> None:
+    """Two connections of a session, side by side: what the server had committed by then is without the other commit."""
+    session = SessionState(Vector())
+    asking, broken = (Commits("shop/0", lambda: 100.0, whose=lambda: session) for _ in range(2))
+    for thread, connection in enumerate([asking, broken]):
+        run(connection.meet(), (thread, 1, "", "0-1-8"))
+    if was_in_doubt:
+        session.doubt("shop/0", Doubt(1, 99.0))
+    question = asking.after(COMMIT, in_transaction=False, has_rows=False)
+    next(question)
+    run(broken.failed(COMMIT, can_ask=False))
+    with suppress(StopIteration):
+        question.send((0, 1, "0-1-9", "0-1-9"))
+    assert session.carried == Carried("", {"shop/0": "MariaDB/0-1-9"}, {"shop/0": Doubt(1, 100.0)})
+    run(broken.settle(), (1, 1, "0-1-10", "0-1-10"))
+    assert session.carried.doubts == {}
+
+
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_a_doubt_that_ends_while_a_read_is_planned_is_demanded(read: Callable[[SessionState], Plan[Any]]) -> None:
     """The plan asks a front for another shard's epoch; meanwhile a connection tells the place, which has no epoch."""
@@ -35,7 +65,7 @@ def test_a_doubt_that_ends_while_a_read_is_planned_is_demanded(read: Callable[[S
     session.doubt("shop/0", Doubt(7, 100.0))
     plan = read(session)
     assert "locations" in next(plan).path
-    session.end_doubt("shop/0", 7, "MariaDB/0-1-6")
+    session.end_doubt("shop/0", session.doubt_about("shop/0"), 7, "MariaDB/0-1-6")
     located = {"token": "", "shards": {"other/0": {"epoch": 1, "position": "MariaDB/0-1-1"}}}
     request = plan.send((200, msgspec.json.encode(located)))
     assert bound_of(request) == 0
@@ -54,7 +84,7 @@ class Settling(Session):
     def token(self) -> str:
         """As `Session.token`."""
         found = cast("str", Session.token.fget(self))  # type: ignore[attr-defined]
-        self.end_doubt("shop/0", 7, "MariaDB/0-1-6")
+        self.end_doubt("shop/0", self.doubt_about("shop/0"), 7, "MariaDB/0-1-6")
         return found
 
 

@@ -268,7 +268,7 @@ def test_a_transaction_that_may_have_been_committed_is_in_doubt_until_the_connec
 def test_a_standby_or_another_server_can_end_no_doubt(session: Session) -> None:
     """Another server's log says nothing of a commit here."""
     session.doubt(SHARD, Doubt(5, 1e9))
-    session.end_doubt(SHARD, 6, "Postgres/1:0/5")
+    session.end_doubt(SHARD, session.doubt_about(SHARD), 6, "Postgres/1:0/5")
     assert list(session.carried.doubts) == [SHARD]
 
 

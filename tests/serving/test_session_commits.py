@@ -175,7 +175,7 @@ def test_another_server_ends_no_doubt(session: Session) -> None:
     assert (observed(session), session.carried.doubts[SHARD].server) == ("", 0)
     run(Server(), session, "UPDATE t")
     assert session.carried.doubts[SHARD].server == 0
-    session.end_doubt(SHARD, 0, "MariaDB/0-1-9")
+    session.end_doubt(SHARD, session.doubt_about(SHARD), 0, "MariaDB/0-1-9")
     assert session.carried.doubts
 
 

@@ -107,13 +107,14 @@ class Commits:
         session, flavor = self.owes, self._flavor
         if session is None:
             return
+        before = session.doubt_about(self._shard)  # another connection's commit may come into doubt while this one asks
         told = (yield flavor.ask) if flavor is not None and can_ask else None
-        if told is None or flavor is None or not self._heard(session, flavor, told):
+        if told is None or flavor is None or not self._heard(session, flavor, told, before):
             session.doubt(self._shard, Doubt(self._server, self._clock()))
         else:
             self.owes = None
 
-    def _heard(self, session: SessionState, flavor: _Flavor, told: Sequence[Any]) -> bool:
+    def _heard(self, session: SessionState, flavor: _Flavor, told: Sequence[Any], before: Doubt | None) -> bool:
         """Whether what was told stands for the commit. Another connection's last GTID is none of this one's."""
         thread, server, last, executed = (_text(each) for each in told)
         if int(server) != self._server:
@@ -127,7 +128,7 @@ class Commits:
             session.observe(self._shard, f"{flavor.name}/{last}")
         elif not is_own and everything:
             session.observe(self._shard, everything)
-        session.end_doubt(self._shard, self._server, everything)
+        session.end_doubt(self._shard, before, self._server, everything)
         return is_own or bool(everything)
 
 
