@@ -482,7 +482,7 @@ def test_a_store_swaps_only_what_is_still_there() -> None:
     assert {name: found.raw for name, found in store.get(["a", "b", "c"]).items()} == {"a": b"4", "c": b"1"}
 
 
-@pytest.mark.parametrize("raw", [b"", b"{}", b"\x91\xa1\xff", b"\x99" + b"\xa0" * 8 + b"\x91" * 100_000])
+@pytest.mark.parametrize("raw", [b"", b"{}", b"[1", b"\x91\xa1\xff", b"\x99" + b"\xa0" * 8 + b"\x91" * 100_000])
 def test_what_others_put_into_the_store_is_no_entry(raw: bytes) -> None:
     """Each read of the row would fail until the store drops it."""
     assert decode(raw, Entry) is None

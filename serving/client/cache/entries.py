@@ -70,16 +70,28 @@ class Raise(NamedTuple):
     voids_all: bool = False
 
 
-encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {
     kind: msgspec.msgpack.Decoder(kind) for kind in (Entry, Floor)
 }
+_JSON: Final = b"["
+"""What an entry in JSON begins with, and none in MessagePack does: who reads only that finds none."""
+
+
+def encode(entry: Entry | Floor) -> bytes:
+    """In MessagePack; in JSON if its value has a whole number of more than 64 bits, as canonical doubles may be."""
+    try:
+        return _encode(entry)
+    except OverflowError:
+        return msgspec.json.encode(entry)
 
 
 def decode(raw: bytes | None, kind: type[Kind]) -> Kind | None:
     """An entry, or None if there is none that can be read."""
+    if raw is None:
+        return None
     try:
-        found: Kind | None = _decoders[kind].decode(raw) if raw is not None else None
+        found: Kind = msgspec.json.decode(raw, type=kind) if raw[:1] == _JSON else _decoders[kind].decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return found
