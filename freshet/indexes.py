@@ -15,7 +15,8 @@ from freshet.settings import Settings
 from stream.sources.learnt_indexes import LearntIndex, learnt_indexes
 from stream.sources.mariadb.charsets import read_charsets
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, connect, translated
-from stream.sources.mariadb.schema import TableFilter, read_tables
+from stream.sources.mariadb.information_schema.tables import read_tables
+from stream.sources.mariadb.schema import TableFilter
 
 log = structlog.get_logger(__name__)
 _learnt = msgspec.json.Decoder(list[LearntIndex])

@@ -30,8 +30,9 @@ from stream.sources.mariadb.connection import (
     fetch_all,
     translated,
 )
+from stream.sources.mariadb.information_schema.tables import read_tables, unknown_databases
 from stream.sources.mariadb.requirements import problems_of
-from stream.sources.mariadb.schema import TableFilter, TableInfo, read_tables, unknown_databases
+from stream.sources.mariadb.schema import TableFilter, TableInfo
 from stream.sources.mariadb.selected_rows import quoted
 
 if TYPE_CHECKING:

@@ -125,10 +125,16 @@ class Selecting:
         if select.table is not None:
             rows = _chosen(select, self._server.databases, self._variables)
             named = {(str(row["table_schema"]), str(row["table_name"])) for row in rows if "table_schema" in row}
-            for name in sorted(named):
+            for name in sorted(named) if _opens_tables(select) else ():
                 yield from self._transacting.glance(name)
             rows = _chosen(select, self._server.databases, self._variables)
         return _shown(select, rows, self._variables)
+
+
+def _opens_tables(select: Select) -> bool:
+    """Whether the tables are opened that a SELECT from information_schema tells of: for their names they are not."""
+    names = (ColumnName("TABLE_SCHEMA"), ColumnName("TABLE_NAME"))
+    return any(each.expression not in names for each in select.columns)
 
 
 def _ordered(select: Select, table: Table, rows: list[Row]) -> list[Row]:

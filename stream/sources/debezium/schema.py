@@ -52,6 +52,8 @@ class Settled(NamedTuple):
 class DebeziumSchema(LiveSchema):
     """As `LiveSchema`. ``captures``: whether the connector tells of a table, and its topic is read."""
 
+    waits_for_locks = True  # which topics there are to read is told by the tables
+
     def __init__(self, settings: ConnectionSettings, include: TableFilter, captures: Callable[[str], bool]) -> None:
         super().__init__(settings, include)
         self._captures = captures

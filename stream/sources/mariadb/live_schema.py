@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Set
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 import pymysql
 import structlog
-from pymysql.constants import ER
 
 from stream.sources.mariadb.binlog.catalog import BECOMING_VISIBLE, Catalog, Xid, read_held
-from stream.sources.mariadb.cascades.foreign_keys import Cascades, read_cascades
+from stream.sources.mariadb.cascades.foreign_keys import Cascades, read_cascades, read_unlocked_cascades
 from stream.sources.mariadb.charsets import Charsets, read_charsets
 from stream.sources.mariadb.connection import (
     Connection,
@@ -23,28 +22,37 @@ from stream.sources.mariadb.connection import (
     translated,
 )
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.sources.mariadb.position import end_of_log
-from stream.sources.mariadb.schema import (
-    TableFilter,
-    TableInfo,
+from stream.sources.mariadb.information_schema.locked_tables import LOCKED_S, is_locked
+from stream.sources.mariadb.information_schema.tables import (
     read_table,
     read_tables,
+    read_unlocked_tables,
     unknown_databases,
 )
+from stream.sources.mariadb.position import end_of_log
+from stream.sources.mariadb.schema import TableFilter, TableInfo
 from stream.wire.events import EVERY_TABLE
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-LOCKED_S: Final = 1
-"""How long a table may be locked whose foreign keys are read after DDL. Nothing else of the log is read meanwhile."""
 AGAIN_S: Final = 1.0
-"""Between two attempts to read them."""
+"""Between two attempts to read what was locked."""
+_PATIENCE: Final = 10
+"""So many times as long as an attempt takes nothing is asked after it: many tables may be locked at once."""
+_SAID_MAX: Final = 10
+_HINT: Final = "SHOW FULL PROCESSLIST at the server names who locks it, as a long CREATE TABLE … SELECT"
 
 
 class LiveSchema:
-    """Schema of the included tables, by ``db.table``, as of the position that is being read (see `Catalog`)."""
+    """Schema of the included tables, by ``db.table``, as of the position that is being read (see `Catalog`).
+
+    A table that somebody has locked is read later (docs/decisions/0197).
+    """
+
+    waits_for_locks: ClassVar = False
+    """Whether it is waited for instead, for as long as the session waits for locks."""
 
     def __init__(self, settings: ConnectionSettings, include: TableFilter) -> None:
         self._settings = settings
@@ -59,7 +67,7 @@ class LiveSchema:
         """From where on they are those of the position that is read."""
         self.unread: frozenset[str] = frozenset()
         """Tables whose foreign keys may be others than `cascades` has; with `EVERY_TABLE` any."""
-        self._unread_until = 0.0
+        self._unread_until = self._locked_until = 0.0
         self.lower_case_names = False
         self._held_before: str | None = None
 
@@ -68,15 +76,36 @@ class LiveSchema:
         connection = self._connect()
         with translated(self._settings):
             self.charsets = read_charsets(connection)
-            self.live = self.found(connection, read_tables(connection, self.charsets, self.include))
-            self.cascades = read_cascades(connection, self.include.databases)
-            self._cascades_at, self.unread = end_of_log(connection), frozenset()
-            self.catalog.resume(self.live, self._cascades_at)
+            tables, locked = self._read_tables(connection)
+            self.live = self.found(connection, tables)
+            self.cascades, self.unread = self._read_cascades(connection)
+            at = end_of_log(connection)
+            self._cascades_at = None if self.unread else at
+            self.catalog.resume(self.live, at, locked)
+            self._read_later(locked | self.unread)
             if self._held_before is not None:
                 self._hold_again(connection, self._held_before)
                 self._held_before = None
             ((mode,),) = fetch_all(connection, "SELECT @@lower_case_table_names")
             self.lower_case_names = int(mode) != 0
+
+    def _read_tables(self, connection: Connection) -> tuple[Mapping[str, TableInfo], frozenset[str]]:
+        """The included tables, and those that are left out because they are locked."""
+        if self.waits_for_locks:
+            return read_tables(connection, self.charsets, self.include), frozenset()
+        return read_unlocked_tables(connection, self.charsets, self.include)
+
+    def _read_cascades(self, connection: Connection) -> tuple[Cascades, frozenset[str]]:
+        """As `_read_tables`, the foreign keys."""
+        if self.waits_for_locks:
+            return read_cascades(connection, self.include.databases), frozenset()
+        return read_unlocked_cascades(connection, self.include.databases)
+
+    def _read_later(self, locked: Set[str]) -> None:
+        """Say which tables are locked, and leave them alone for a while."""
+        self._locked_until = self._unread_until = time.monotonic() + AGAIN_S
+        for name in sorted(locked)[:_SAID_MAX]:
+            log.warning("a table is read later", table=name, reason="it is locked", locked=len(locked), hint=_HINT)
 
     def found(self, _connection: Connection, tables: Mapping[str, TableInfo]) -> Mapping[str, TableInfo]:
         """What is made of the tables that were read from the server."""
@@ -104,15 +133,46 @@ class LiveSchema:
         return self.catalog.get(name)
 
     def reread(self, database: str, table: str) -> None:
-        """Read a table, which is not as it was thought to be. Raises `MariaDBError`."""
+        """Read a table, which is not as it was thought to be: if it is locked, later. Raises `MariaDBError`."""
+        name, locked = f"{database}.{table}", self.catalog.locked
+        found = self._read_soon(database, table, 0 if locked else LOCKED_S)
+        if found is None:
+            self.catalog.doubt(name, None, None)
+            if name not in locked:
+                self._read_later({name})
+        else:
+            self.catalog.doubt(name, *found)
 
-        def ask(connection: Connection) -> tuple[TableInfo | None, GtidPosition]:
-            info = read_table(connection, self.charsets, database, table, self.include.prefixes)
+    def _read_soon(self, database: str, table: str, wait_s: int) -> tuple[TableInfo | None, GtidPosition] | None:
+        """A table, and a position behind which it is so; None: it is locked, for longer than that."""
+
+        def ask(connection: Connection) -> tuple[TableInfo | None, GtidPosition] | None:
+            limit_s = None if self.waits_for_locks else wait_s
+            try:
+                info = read_table(connection, self.charsets, database, table, self.include.prefixes, wait_s=limit_s)
+            except pymysql.err.OperationalError as error:
+                if self.waits_for_locks or not is_locked(connection, error):
+                    raise
+                return None
             if info is not None:
                 info = self.found(connection, {info.name: info})[info.name]
             return info, end_of_log(connection)
 
-        self.catalog.doubt(f"{database}.{table}", *self._retried(ask))
+        return self._retried(ask)
+
+    def _reread_locked(self) -> None:
+        """Read the tables that were locked, if they are free, once that was a while ago. Raises `MariaDBError`."""
+        began = time.monotonic()
+        if began < self._locked_until:
+            return
+        for name in self.catalog.locked:
+            database, _, table = name.partition(".")
+            found = self._read_soon(database, table, 0)
+            if found is not None:
+                log.info("a table that was locked is read", table=name)
+                self.catalog.learn(name, *found)
+        now = time.monotonic()
+        self._locked_until = now + max(AGAIN_S, _PATIENCE * (now - began))
 
     def after_ddl(self, names: list[tuple[str, str]]) -> None:
         """Read the tables named by a DDL, and the foreign keys. Raises `MariaDBError`."""
@@ -149,7 +209,7 @@ class LiveSchema:
         try:
             found = read_cascades(connection, self.include.databases, 0 if self.unread else LOCKED_S)
         except pymysql.err.OperationalError as error:
-            if is_mysql(connection) or not error.args or error.args[0] != ER.LOCK_WAIT_TIMEOUT:
+            if not is_locked(connection, error):
                 raise
             return None
         return found, end_of_log(connection)
@@ -167,7 +227,8 @@ class LiveSchema:
         self.catalog.forget_rolled_back(self._retried(end_of_log))
 
     def settle(self, position: GtidPosition) -> dict[str, bool]:
-        """As `Catalog.settle`. Raises `MariaDBError`."""
+        """As `Catalog.settle`, with tables that were locked. Raises `MariaDBError`."""
+        self._reread_locked()
         return self.catalog.settle(position, lambda: self._retried(_prepared))
 
     def _connect(self) -> Connection:

@@ -42,6 +42,7 @@ from stream.sources.mariadb.connection import (
     translated,
 )
 from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.information_schema.tables import read_table
 from stream.sources.mariadb.position import (
     PLACES_MAX,
     ServerPosition,
@@ -49,7 +50,7 @@ from stream.sources.mariadb.position import (
     committed_place,
     current_position,
 )
-from stream.sources.mariadb.schema import TableInfo, read_table
+from stream.sources.mariadb.schema import TableInfo
 from stream.sources.mariadb.selected_rows import quoted
 from stream.sources.sessions import ANSWER_MARGIN_S, Sessions
 

@@ -40,10 +40,11 @@ from stream.sources.mariadb.connection import (
     translated,
 )
 from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.information_schema.tables import unknown_databases
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.position import ServerPosition, check_resumable, current_position
 from stream.sources.mariadb.requirements import check_server, own_histories
-from stream.sources.mariadb.schema import TableFilter, unknown_databases
+from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.watch import DumpWatch
 from stream.sources.status import SourceStatus
 from stream.wire.events import DescribeTable, ResumePoint, SourceTransaction
@@ -533,7 +534,7 @@ class MariaDBSource:
         for name in sorted(schema.live):
             if not schema.live[name].cacheable:
                 log.warning("table is always read through", shard=shard, table=name, reason=schema.live[name].problem)
-        for pattern in self._options.tables.without_tables(schema.live):
+        for pattern in self._options.tables.without_tables([*schema.live, *schema.catalog.locked]):
             log.warning("no table matches", shard=shard, include=pattern)
 
     def _report_ready(self, position: str) -> None:

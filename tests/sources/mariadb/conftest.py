@@ -17,9 +17,10 @@ from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.connection import ConnectionSettings, connect, fetch_all
 from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.information_schema.tables import read_table
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.position import current_position
-from stream.sources.mariadb.schema import TableFilter, TableInfo, read_table
+from stream.sources.mariadb.schema import TableFilter, TableInfo
 from stream.sources.mariadb.selected_rows import canonical_key, canonical_row, quoted, select_columns_sql
 from stream.wire.events import RowChange, SourceTransaction, VoidTable
 from tests.patience import PATIENCE_S

@@ -303,13 +303,13 @@ def test_random_changes_and_kills_end_as_the_server_is(family: Backfilled) -> No
 
 
 @contextmanager
-def made_slowly(source: Source, table: str) -> Iterator[None]:
-    """While a session makes a table, which is locked until then."""
+def made_slowly(source: Source, table: str, create: str = "CREATE") -> Iterator[None]:
+    """While a session makes a table, which is locked until then. ``create``: or CREATE OR REPLACE."""
     other = connect(source.settings)
     ending = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = %s"
     making = f"{ending} AND STATE = 'User sleep'"
     with ThreadPoolExecutor(1) as pool:
-        made = pool.submit(fetch_all, other, f"CREATE TABLE {table} SELECT SLEEP(%s) AS s", (PATIENCE_S,))
+        made = pool.submit(fetch_all, other, f"{create} TABLE {table} SELECT SLEEP(%s) AS s", (PATIENCE_S,))
         try:
             deadline = time.monotonic() + PATIENCE_S
             while fetch_all(source.session, making, (other.thread_id(),)) != [("1",)]:

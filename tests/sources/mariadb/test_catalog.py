@@ -33,22 +33,37 @@ class Server:
     """A log of DDL, each of one table, and what the source has read of it."""
 
     log: list[str] = field(default_factory=list)
+    locked: set[str] = field(default_factory=set)
+    """Tables that it can't describe now."""
 
     def schema(self, name: str, index: int) -> TableInfo | None:
         """A table's schema after the transaction with this index."""
         return version(name, self.log[:index].count(name))
 
     def live(self) -> dict[str, TableInfo]:
-        """The tables as the server has them now."""
+        """The tables as the server has them now, but those that are locked."""
         now = {name: self.schema(name, len(self.log)) for name in TABLES}
-        return {name: info for name, info in now.items() if info is not None}
+        return {name: info for name, info in now.items() if info is not None and name not in self.locked}
+
+    @property
+    def end(self) -> GtidPosition:
+        """The position behind its log."""
+        return at(len(self.log))
+
+    def tell(self, catalog: Catalog) -> None:
+        """Have the tables read that were locked, and are free."""
+        for name in set(catalog.locked) - self.locked:
+            catalog.learn(name, self.live().get(name), self.end)
 
 
-STEPS = st.lists(st.sampled_from(["", *TABLES, "read", "read", "read", "restart", "reconnect"]), max_size=40)
+STEPS = st.lists(
+    st.sampled_from(["", *TABLES, "read", "read", "read", "restart", "reconnect", "lock", "free", "tell"]), max_size=40
+)
 
 
 @given(STEPS)
 @example(["d.a", "d.a", "d.a", "read", "read", "read", "restart"])
+@example(["d.a", "lock", "restart", "d.a", "read", "d.a", "free", "tell", "read"])
 def test_a_schema_that_counts_is_that_of_the_position(steps: list[str]) -> None:
     """At any lag, and over restarts: what is known is true at the position, and all is known at the log's end."""
     server, catalog, read = Server(), Catalog(), 0
@@ -61,19 +76,25 @@ def test_a_schema_that_counts_is_that_of_the_position(steps: list[str]) -> None:
             name = server.log[read]
             read += 1
             if name:
-                catalog.doubt(name, server.live().get(name), at(len(server.log)))
+                catalog.doubt(name, server.live().get(name), None if name in server.locked else server.end)
             catalog.settle(at(read), frozenset)
+        elif step in ("lock", "free"):
+            server.locked = {"d.a"} if step == "lock" else set()
+        elif step == "tell":
+            server.tell(catalog)
         elif step == "reconnect":
-            catalog.resume(server.live(), at(len(server.log)))
+            catalog.resume(server.live(), server.end, server.locked)
         elif step == "restart":
             said = {name: catalog.description(name) for name in catalog.names}
             catalog = Catalog()
             catalog.describe_as(said)
-            catalog.resume(server.live(), at(len(server.log)))
+            catalog.resume(server.live(), server.end, server.locked)
         for name in TABLES:
             known = catalog.get(name)
             true = server.schema(name, read)
             assert known is None or not known.cacheable or (true is not None and known.columns == true.columns)
+    server.locked = set()
+    server.tell(catalog)
     catalog.settle(at(read), frozenset)  # a heartbeat: nothing was logged after the last restart
     assert catalog.is_settled
     assert {name for name in TABLES if catalog.get(name) is not None} == server.live().keys()

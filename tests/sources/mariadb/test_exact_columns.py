@@ -10,7 +10,7 @@ import pytest
 
 from stream.sources.mariadb import charsets
 from stream.sources.mariadb.charsets import Charsets, read_charsets
-from stream.sources.mariadb.schema import _column
+from stream.sources.mariadb.information_schema.tables import _column
 from stream.wire.events import Column
 from stream.wire.values import request_key_value
 

@@ -6,7 +6,7 @@ import pytest
 
 from stream.sources.generated_columns import dependence
 from stream.sources.mariadb.connection import connect
-from stream.sources.mariadb.schema import read_table
+from stream.sources.mariadb.information_schema.tables import read_table
 from tests.sources.mariadb.conftest import Source
 
 TYPES = {

@@ -29,7 +29,8 @@ from stream.sources.mariadb.cascades.family import Family
 from stream.sources.mariadb.cascades.foreign_keys import Cascades, ForeignKey, cascades_of
 from stream.sources.mariadb.charsets import BINARY_COLLATION, Charsets
 from stream.sources.mariadb.gtid import Gtid, GtidPosition
-from stream.sources.mariadb.schema import ColumnInfo, TableInfo, _table
+from stream.sources.mariadb.information_schema.tables import _table
+from stream.sources.mariadb.schema import ColumnInfo, TableInfo
 from stream.wire.events import (
     EVERY_TABLE,
     NO_ROW,

@@ -125,7 +125,7 @@ def test_a_table_that_is_read_again_keeps_what_chooses_its_rows_partitions(monke
     """By the settings, as at the start. Else its rows would go elsewhere after DDL, and readers find the old ones."""
     prefixes = (("d.t", 1),)
 
-    def read_table(_: Any, __: Any, database: str, table: str, given: Any = ()) -> TableInfo:
+    def read_table(_: Any, __: Any, database: str, table: str, given: Any = (), **_wait: Any) -> TableInfo:
         columns = (ColumnInfo("id", "int", True), ColumnInfo("n", "int", True))
         return TableInfo(database, table, columns, ("id", "n"), prefix=dict(given).get(f"{database}.{table}", 0))
 

@@ -22,7 +22,8 @@ from stream.sources.mariadb.backfill.packets import RowPackets
 from stream.sources.mariadb.by_key import rows_by_key
 from stream.sources.mariadb.by_range import ORDERED_MAX, SortTooLarge, rows_in_range
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
-from stream.sources.mariadb.schema import ColumnInfo, TableInfo, _indexes
+from stream.sources.mariadb.information_schema.tables import _indexes
+from stream.sources.mariadb.schema import ColumnInfo, TableInfo
 from stream.sources.mariadb.selected_rows import canonical_key, canonical_row, canonical_rows
 from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotRead, SnapshotReader
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.sources.mariadb import schema
 from stream.sources.mariadb.cascades import foreign_keys
 from stream.sources.mariadb.charsets import Charsets
+from stream.sources.mariadb.information_schema import tables
 from stream.sources.mariadb.schema import TableFilter
 
 names = st.text(st.sampled_from("abAB_*?[]é \t"), min_size=1, max_size=4)
@@ -68,13 +68,13 @@ def test_only_the_tables_of_chosen_databases_are_asked_for(monkeypatch: pytest.M
         asked.append((sql, tuple(arguments)))
         return []
 
-    monkeypatch.setattr(schema, "fetch_whole", fetch_all)
+    monkeypatch.setattr(tables, "fetch_whole", fetch_all)
     server: Any = SimpleNamespace(get_server_info=lambda: "11.4.5-MariaDB")
-    schema.read_tables(server, Charsets({}, {}), TableFilter(("a", "b")))
+    tables.read_tables(server, Charsets({}, {}), TableFilter(("a", "b")))
     assert len(asked) == 4
     assert [arguments for sql, arguments in asked if "_SCHEMA IN (%s, %s)" in sql] == [("a", "b")] * 4
     asked.clear()
-    schema.read_tables(server, Charsets({}, {}), TableFilter())
+    tables.read_tables(server, Charsets({}, {}), TableFilter())
     assert [arguments for sql, arguments in asked if "_SCHEMA NOT IN ('mysql'" in sql] == [()] * 4
 
 

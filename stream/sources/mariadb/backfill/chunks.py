@@ -32,8 +32,9 @@ from stream.sources.mariadb.connection import (
     translated,
 )
 from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.information_schema.tables import read_table
 from stream.sources.mariadb.position import PLACES_MAX, bounds_since, committed_place
-from stream.sources.mariadb.schema import TableInfo, read_table
+from stream.sources.mariadb.schema import TableInfo
 from stream.sources.mariadb.selected_rows import canonical_key, canonical_row, canonical_rows
 from stream.sources.mariadb.snapshot import definition_of, lock_sql
 from stream.wire.events import ABSENT, VALUE, VOID, DescribeTable, RowChange, RowImages

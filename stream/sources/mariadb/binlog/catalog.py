@@ -3,6 +3,7 @@
 The server tells only the schema of now, and a backlog may be hours older. So a schema that the server told counts from
 the position on that the server had reached by then, if no DDL of the table comes before it. Until then the topic's own
 description counts, which is that of the position. After DDL there is none: the table is void, and always read through.
+So it is with one that the server can't tell now, because somebody has locked it, until it can.
 """
 
 from __future__ import annotations
@@ -32,11 +33,18 @@ HELD_CHARS_MAX: Final = 7_000
 
 @dataclass(slots=True)
 class _Expected:
-    """A schema that will be known at a position. ``xids``: transactions that must have become visible before."""
+    """A schema that will be known at a position. ``xids``: transactions that must have become visible before.
+
+    ``known_at`` None: the table is locked, so nobody knows its schema, nor whether it is there.
+    """
 
     info: TableInfo | None
-    known_at: GtidPosition
+    known_at: GtidPosition | None
     xids: frozenset[Xid] = frozenset()
+
+    def is_known(self, position: GtidPosition) -> bool:
+        """Whether it is that of ``position``."""
+        return self.known_at is not None and position.covers(self.known_at)
 
 
 class Catalog:
@@ -47,8 +55,11 @@ class Catalog:
         self._expected: dict[str, _Expected] = {}
         self._described: dict[str, DescribeTable] = {}
 
-    def resume(self, live: Mapping[str, TableInfo], at: GtidPosition) -> None:
-        """Begin with what is described. ``live``: the server's tables, read before it said that it is at ``at``."""
+    def resume(self, live: Mapping[str, TableInfo], at: GtidPosition, locked: Set[str] = frozenset()) -> None:
+        """Begin with what is described. ``live``: the server's tables, read before it said that it is at ``at``.
+
+        ``locked``: those that could not be read. What is described counts on, as for one that was altered.
+        """
         held = self.held
         self._known.clear()
         self._expected.clear()
@@ -56,15 +67,15 @@ class Catalog:
             info = live.get(name)
             if info is None or described != info.describe():
                 self._known[name] = _info_of(described)
-                self._expected[name] = _Expected(info, at)
+                self._expected[name] = _Expected(info, None if name in locked else at)
             else:
                 self._known[name] = info
                 if described.sql_types != info.describe().sql_types:
                     self._expected[name] = _Expected(info, at)
-        for name in live.keys() - self._described.keys():
-            self._expected[name] = _Expected(live[name], at)
+        for name in (live.keys() | locked) - self._described.keys():
+            self._expected[name] = _Expected(live.get(name), None if name in locked else at)
         for name, xids in held.items():
-            self._wait(name, _Expected(live.get(name), at, xids))
+            self._wait(name, _Expected(live.get(name), None if name in locked else at, xids))
 
     def describe_as(self, descriptions: Mapping[str, DescribeTable]) -> None:
         """Set what the topic says of the tables; `resume` must follow."""
@@ -83,10 +94,22 @@ class Catalog:
         """Whether the schema is not known yet, but will be."""
         return name in self._expected and name not in self._known
 
-    def doubt(self, name: str, info: TableInfo | None, at: GtidPosition) -> None:
-        """Forget a table's schema. ``info``: the server's, read before it said that it is at ``at``."""
+    def doubt(self, name: str, info: TableInfo | None, at: GtidPosition | None) -> None:
+        """Forget a table's schema. ``info``: the server's, read before it said that it is at ``at``.
+
+        ``at`` None: the table is locked.
+        """
         before = self._expected.get(name)
         self._wait(name, _Expected(info, at, before.xids if before else frozenset()))
+
+    @property
+    def locked(self) -> list[str]:
+        """The tables that could not be read, and were not `learn`t since."""
+        return [name for name, expected in self._expected.items() if expected.known_at is None]
+
+    def learn(self, name: str, info: TableInfo | None, at: GtidPosition) -> None:
+        """One of the `locked` tables could be read, and then the server said that it is at ``at``."""
+        self._expected[name] = replace(self._expected[name], info=info, known_at=at)
 
     def hold(self, names: Iterable[str], xid: Xid) -> None:
         """Keep tables read through until an XA transaction that is committed in the log is visible to reads."""
@@ -103,6 +126,8 @@ class Catalog:
         self._known.pop(name, None)
         self._expected[name] = expected
         described = missing_table(name) if expected.info is None else expected.info.describe()
+        if expected.known_at is None:  # it may be as it was
+            described = self._described.get(name, described)
         why = BECOMING_VISIBLE if expected.xids else "its schema at this position is not known"
         self._described[name] = replace(described, cacheable=False, reason=why)
 
@@ -121,7 +146,7 @@ class Catalog:
         ``prepared``: the XA transactions that reads can't see yet.
         """
         found: dict[str, bool] = {}
-        reached = [name for name, expected in self._expected.items() if position.covers(expected.known_at)]
+        reached = [name for name, expected in self._expected.items() if expected.is_known(position)]
         invisible = prepared() if any(self._expected[name].xids for name in reached) else frozenset()
         for name in sorted(reached):
             if self._expected[name].xids & invisible:
@@ -131,6 +156,8 @@ class Catalog:
             before = self._described.get(name)
             if info is None:
                 self._known.pop(name, None)
+                if before is None:
+                    continue  # it was locked while it was made, and nobody was told of it
             else:
                 self._known[name] = info
             if before is None or before != now:

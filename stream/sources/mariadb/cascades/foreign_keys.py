@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from stream.sources.mariadb.connection import Connection, fetch_whole, is_mysql
+from stream.sources.mariadb.connection import Connection, fetch_whole
+from stream.sources.mariadb.information_schema.locked_tables import (
+    Name,
+    limit_sql,
+    names_sql,
+    read_unlocked,
+    table_names,
+)
 
 NOTHING: Final = frozenset({"RESTRICT", "NO ACTION"})
 """Rules by which no row of the child changes."""
@@ -75,28 +82,53 @@ def read_cascades(connection: Connection, databases: Iterable[str] = (), wait_s:
     ``databases``: only those that may change their tables, by whatever tables between; empty: all. MariaDB opens each
     table whose foreign keys it tells, and waits while one is locked: for ``wait_s``, or as long as the session does.
     """
-    limit = "" if wait_s is None or is_mysql(connection) else f"SET STATEMENT lock_wait_timeout={wait_s} FOR "
-    found, read, wanted = list[ForeignKey](), set[str](), {*databases}
+    return _followed(lambda chosen: _foreign_keys(connection, chosen, wait_s=wait_s), databases)
+
+
+def read_unlocked_cascades(connection: Connection, databases: Iterable[str] = ()) -> tuple[Cascades, frozenset[str]]:
+    """As `read_cascades`, without the foreign keys of tables that are locked now; and the names of these."""
+    locked: set[str] = set()
+
+    def read(chosen: Sequence[str]) -> list[ForeignKey]:
+        parts, left_out = read_unlocked(
+            connection,
+            lambda names: _foreign_keys(connection, chosen, names, wait_s=0),
+            lambda: table_names(connection, chosen),
+        )
+        locked.update(left_out)
+        return [key for part in parts for key in part]
+
+    return _followed(read, databases), frozenset(locked)
+
+
+def _followed(read: Callable[[Sequence[str]], list[ForeignKey]], databases: Iterable[str]) -> Cascades:
+    """The foreign keys of tables in ``databases``, and in those of their parents, and so on; empty: in all."""
+    found, known, wanted = list[ForeignKey](), set[str](), {*databases}
     if not wanted:
-        return cascades_of(_foreign_keys(connection, limit, ()))
-    while wanted - read:
-        keys = _foreign_keys(connection, limit, sorted(wanted - read))
+        return cascades_of(read(()))
+    while wanted - known:
+        keys = read(sorted(wanted - known))
         found += keys
-        read |= wanted
+        known |= wanted
         wanted |= {key.parent.partition(".")[0] for key in keys}
     return cascades_of(dict.fromkeys(found))
 
 
-def _foreign_keys(connection: Connection, limit: str, databases: Sequence[str]) -> list[ForeignKey]:
-    """Those of tables in ``databases``; empty: all. ``limit``: how long is waited, as SQL before a SELECT."""
-    chosen = f" IN ({', '.join(['%s'] * len(databases))})" if databases else " IS NOT NULL"
+def _foreign_keys(
+    connection: Connection, databases: Sequence[str], only: Sequence[Name] = (), *, wait_s: int | None
+) -> list[ForeignKey]:
+    """Those of tables in ``databases``, of no database for all; with ``only`` of these tables alone."""
+    limit, arguments = limit_sql(connection, wait_s), databases
+    chosen = "TABLE_SCHEMA" + (f" IN ({', '.join(['%s'] * len(databases))})" if databases else " IS NOT NULL")
+    if only:
+        chosen, arguments = names_sql(only)
     columns: defaultdict[tuple[str, str, str], list[tuple[str, str]]] = defaultdict(list)
     for database, table, name, column, referenced in fetch_whole(
         connection,
         f"{limit}SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, COLUMN_NAME, REFERENCED_COLUMN_NAME"
-        f" FROM information_schema.KEY_COLUMN_USAGE WHERE TABLE_SCHEMA{chosen} AND REFERENCED_TABLE_NAME IS NOT NULL"
+        f" FROM information_schema.KEY_COLUMN_USAGE WHERE {chosen} AND REFERENCED_TABLE_NAME IS NOT NULL"
         " ORDER BY CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, ORDINAL_POSITION",
-        databases,
+        arguments,
     ):
         columns[database, table, name].append((column, referenced))
     found = []
@@ -104,8 +136,8 @@ def _foreign_keys(connection: Connection, limit: str, databases: Sequence[str]) 
         connection,
         f"{limit}SELECT UNIQUE_CONSTRAINT_SCHEMA, REFERENCED_TABLE_NAME, CONSTRAINT_SCHEMA, TABLE_NAME,"
         " CONSTRAINT_NAME, DELETE_RULE, UPDATE_RULE FROM information_schema.REFERENTIAL_CONSTRAINTS"
-        f" WHERE CONSTRAINT_SCHEMA{chosen}",
-        databases,
+        f" WHERE {chosen.replace('TABLE_SCHEMA', 'CONSTRAINT_SCHEMA')}",
+        arguments,
     ):
         pairs = columns[child_db, child, name]  # none if it was made between the two statements
         found.append(
