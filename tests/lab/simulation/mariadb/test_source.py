@@ -10,6 +10,7 @@ from lab.simulation.mariadb.server import Break, SimulatedServer
 from lab.simulation.mariadb.transactions import Transaction
 from serving.client.errors import WriteNotTracked
 from serving.client.tracked import TrackedConnection
+from stream.sources.mariadb import live_schema
 from stream.sources.mariadb.binlog.catalog import read_held
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.connection import MariaDBError, MariaDBUnreachable
@@ -127,6 +128,25 @@ def test_a_source_publishes_rows_ddl_and_unlogged_cascades(shop: Installation) -
     assert [each.table for each in altered if isinstance(each, VoidTable)] == ["s.a"]
     assert updated == [RowChange(b"s.a\0[5]", 1, b'{"id":5,"v":6,"w":3}')]
     assert shop.run("SELECT * FROM s.b") == []
+
+
+def test_a_source_starts_beside_a_locked_table(shop: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It publishes the others, and describes that one once it is free."""
+    monkeypatch.setattr(live_schema, "AGAIN_S", 0.0)
+    shop.server.locks.hold_table("admin", ("s", "b"))
+    publisher = Recorder()
+
+    def free() -> None:
+        shop.server.locks.release("admin")
+        shop.run("INSERT INTO s.b VALUES (1, 1)")
+
+    more = {3: lambda: shop.run("INSERT INTO s.b VALUES (2, 1)"), 4: lambda: None}
+    follow(publisher, {1: lambda: shop.run("INSERT INTO s.a VALUES (3, 30)"), 2: free, **more})
+    first, inserted, known, then = (list(each.changes) for each in publisher.transactions)
+    assert [each.table for each in first if isinstance(each, DescribeTable)] == ["s.a"]
+    assert inserted == [RowChange(b"s.a\0[3]", 1, b'{"id":3,"v":30}')]
+    assert [each.table for each in known if isinstance(each, DescribeTable | VoidTable)] == ["s.b", "s.b"]
+    assert then == [RowChange(b"s.b\0[2]", 1, b'{"id":2,"a":1}')]
 
 
 def test_a_source_goes_on_after_a_restart_of_the_server(shop: Installation) -> None:
