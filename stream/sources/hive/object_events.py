@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from stream.sources.hive.messages import HiveMessageError, Notification, TableObject, lower_name, parse_struct
 from stream.sources.hive.objects import image_of, plain_struct
+from stream.sources.hive.partition_names import values_of
 from stream.sources.hive.structs import Struct, encode_struct
 from stream.wire.events import Change, ObjectImage, ObjectSet
 
@@ -101,7 +102,11 @@ class ObjectEvents:
             found = message.get("partVals") or message.get("partValues")
             if isinstance(found, list) and all(isinstance(each, str) for each in found):
                 return _of_values(at, tuple(found))
-        elif kind in ("INSERT", "ACID_WRITE_EVENT"):
+        elif kind == "COMMIT_COMPACTION_EVENT":
+            found = message.get("partName")
+            if isinstance(found, str) and found:
+                return _of_values(at, values_of(found))
+        elif kind in ("INSERT", "ACID_WRITE_EVENT", "RELOAD"):
             text = _first(message, "ptnObjJson", "partitionObjJson")
             if text is not None:
                 return _of_values(at, _values(parse_struct(text, "partition", "Partition")))

@@ -42,3 +42,19 @@ def test_an_event_that_names_no_partition_voids_all_of_a_table_that_may_have_som
     kinds = {each.kind for each in changes if isinstance(each, ObjectSet) and each.change == "void"}
     assert kinds == ({"partition", "partition_statistics"} if voids else set())
     assert (ObjectImage("aggregate_statistics", 7, (), "written") in changes) is voids
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("COMMIT_COMPACTION_EVENT", {"partName": "p=a/q=b%2Fc"}),
+        ("RELOAD", {"ptnObjJson": '{"1":{"lst":["str",2,"a","b/c"]}}'}),
+    ],
+)
+def test_a_compaction_or_a_reload_of_one_partition_leaves_the_others(kind: str, message: dict[str, str]) -> None:
+    """Large tables are compacted all the time: the list of their partitions would never come from the cache."""
+    changes = ObjectEvents("hive", with_images=False).of_write(
+        Notification(1, 1, kind, "hive", "d", "t", message), TABLE
+    )
+    assert ObjectImage("partition", 7, ("a", "b/c"), "written") in changes
+    assert not [each for each in changes if isinstance(each, ObjectSet)]
