@@ -35,7 +35,7 @@ from tokens import Decision, Freshness, ValidWriteIdList, Verdict
 
 PAGE_DEFAULT: Final = 1_000
 _MAYBE_KEPT: Final = Decision(
-    Freshness.EVENTUAL, "the source may have kept it from before a write, and cannot tell", Verdict.NO_DEMAND
+    Freshness.EVENTUAL, "a part of it may be from before a write, and the source cannot tell", Verdict.NO_DEMAND
 )
 
 

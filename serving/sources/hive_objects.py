@@ -75,7 +75,11 @@ def read_objects(metastore: Metastore, wanted: WantedObjects, own_list: str | No
                 if attempt < ATTEMPTS_MAX:
                     continue
                 statistics_of = ()  # of a table that is written all the time: nobody knows by which write they are
-        shown = _answer(of_table, wanted, table.position, hi)
+            if _is_of_several_calls(of_table, wanted):
+                if attempt < ATTEMPTS_MAX:
+                    continue
+                is_proved = False
+        shown = _answer(_there(of_table, wanted), wanted, table.position, hi)
         return shown._replace(
             table_id=table.table_id,
             table_kind=table.kind,
@@ -85,6 +89,21 @@ def read_objects(metastore: Metastore, wanted: WantedObjects, own_list: str | No
             is_proved=is_proved,
         )
     raise ReadError("source_failed", f"the name {wanted.table} was given to another table each time that it was read")
+
+
+def _is_of_several_calls(found: Named, wanted: WantedObjects) -> bool:
+    """Whether a list may be of no moment: what was written between two calls is in a part of it."""
+    is_cut = len(found) > PARTITIONS_MAX or any(image is None for _, image in found)
+    return _is_list_of_partitions(wanted) and is_cut
+
+
+def _there(found: Named, wanted: WantedObjects) -> Named:
+    """Without what was listed and is gone by now."""
+    return [each for each in found if each[1] is not None] if _is_list_of_partitions(wanted) else found
+
+
+def _is_list_of_partitions(wanted: WantedObjects) -> bool:
+    return wanted.kind == PARTITION and not wanted.names and not wanted.names_only
 
 
 def _answer(found: Named, wanted: WantedObjects, position: Position, hi: Position) -> SourceObjects:
@@ -206,7 +225,7 @@ def _partitions(metastore: Metastore, wanted: WantedObjects, table_image: bytes,
     if wanted.names_only:
         return [(name, None) for name in listed]
     found = _existing(metastore, wanted.table, listed, keys)
-    return [(name, found[name]) for name in listed if name in found]
+    return [(name, found.get(name)) for name in listed]
 
 
 def _existing(metastore: Metastore, table: str, names: Sequence[Name], keys: Sequence[str]) -> dict[Name, bytes]:

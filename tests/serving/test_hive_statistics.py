@@ -1,4 +1,4 @@
-"""By which write a front judges statistics that it reads of a metastore, while they are written."""
+"""By which write a front judges what it reads of a metastore with several calls, while it is written."""
 
 from __future__ import annotations
 
@@ -129,7 +129,34 @@ def test_what_the_source_may_have_kept_is_eventual(tmp_path: Path, staleness_ms:
     source.answer = source.answer._replace(is_proved=False)
     found = read()
     assert (found.served_from, found.freshness, found.stats_compliant) == ("source", "eventual", None)
-    assert "may have kept" in found.why
+    assert "may be from before a write" in found.why
     source.answer = source.answer._replace(position=Position.parse("HiveEvent/0"), write_ids="", as_of_ms=0)
     with pytest.raises(Unavailable):
         read()
+
+
+class Renamed(Analyzed):
+    """One of two partitions of ``d.t`` gets another name right after each of the first lists of names."""
+
+    def partition_names(self, _: str) -> list[str]:
+        """As they were before that."""
+        seen = [f"p={self.write_id}", "p=x"]
+        self._analyzed()
+        return seen
+
+    def partitions_by_names(self, _: str, names: Sequence[str]) -> list[tuple[tuple[str, ...], Struct]]:
+        """As they are by now."""
+        return [((value,), {}) for value in (str(self.write_id), "x") if f"p={value}" in names]
+
+    def table(self, name: str) -> TableObject:
+        """Which nothing changes."""
+        return TableObject(name, 7, True, True, b'{"writeId":1,"partitionKeys":[{"name":"p"}]}')
+
+
+@pytest.mark.parametrize(("writes", "is_proved"), [(0, True), (1, True), (2, True), (99, False)])
+def test_a_list_of_partitions_is_of_one_moment(writes: int, is_proved: bool) -> None:
+    """By names of before and images of after, one that got another name was in neither."""
+    catalog = Renamed(writes)
+    found = read_objects(as_metastore(catalog), WantedObjects("partition", "d.t"), None)
+    assert found.is_proved is is_proved
+    assert (found.names == [(str(catalog.write_id),), ("x",)]) is is_proved
