@@ -63,8 +63,8 @@ def hive(
 
 
 def metastore_of(keyspace: str, source: HiveSourceSettings) -> MetastoreSettings:
-    """How a source, and a front that reads through, reach the metastore."""
-    from stream.sources.hive.live.metastore import MetastoreSettings
+    """How a source, and a front that reads through, reach the metastore. Raises `MetastoreCaches`."""
+    from stream.sources.hive.live.metastore import MetastoreSettings, check_caches
     from stream.sources.hive.rpc.transport import Access
 
     access = Access(
@@ -76,4 +76,6 @@ def metastore_of(keyspace: str, source: HiveSourceSettings) -> MetastoreSettings
         source.password.get_secret_value(),
     )
     catalog = (source.catalog or keyspace).lower()  # as the metastore writes it, also in its events
-    return MetastoreSettings(source.addresses, catalog, source.call_timeout_s, access)
+    found = MetastoreSettings(source.addresses, catalog, source.call_timeout_s, access)
+    check_caches(found)
+    return found

@@ -1,15 +1,16 @@
-"""Whether a metastore keeps statistics of all partitions together in a cache of its own, which no write invalidates."""
+"""Whether a metastore answers from a cache of its own: statistics of all partitions together, or everything."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 
 from freshet.local.hive.server import HiveServer
-from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
-from stream.sources.hive.live.object_calls import AGGREGATES_CACHED
+from stream.sources.hive.live.metastore import Metastore, MetastoreCaches, MetastoreSettings, check_caches
+from stream.sources.hive.live.object_calls import AGGREGATES_CACHED, RAW_STORE
 from stream.sources.hive.rpc.connection import MetastoreRefused
 from stream.sources.hive.rpc.thrift import message, record, text
 from stream.sources.hive.structs import Struct
@@ -59,3 +60,34 @@ def test_a_metastore_says_what_its_settings_say(is_on: bool, new_hive: Callable[
     server = new_hive(settings={OLDER_NAME: "true"} if is_on else {})
     with Metastore(MetastoreSettings(((server.host, server.port),))) as metastore:
         assert metastore.caches_aggregates() is is_on
+
+
+CACHED = "org.apache.hadoop.hive.metastore.cache.CachedStore"
+
+
+@pytest.mark.parametrize(("answer", "is_refused"), [(CACHED, True), ("o.a.h.h.metastore.ObjectStore", False)])
+def test_no_metastore_is_used_that_answers_all_from_a_cache(answer: str, is_refused: bool) -> None:
+    """What it answers may be from before an event that was read. One that is down is no reason to wait."""
+
+    def say(accepted: socket.socket, request: bytes) -> None:
+        assert RAW_STORE.encode() in request
+        reply = bytearray(message(ASKED, 1, {0: text(answer)}))
+        reply[3] = 2  # a REPLY, not a CALL
+        accepted.sendall(reply)
+
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        down = unused.getsockname()
+    with (
+        listening(say) as address,
+        pytest.raises(MetastoreCaches, match=str(address[1])) if is_refused else nullcontext(),
+    ):
+        check_caches(MetastoreSettings((down, address)))
+
+
+def test_a_real_metastore_says_which_store_it_has(new_hive: Callable[..., HiveServer]) -> None:
+    """It is asked by the name that it has in Hive 4."""
+    server = new_hive()
+    settings = MetastoreSettings(((server.host, server.port),))
+    check_caches(settings)
+    with Metastore(settings) as metastore:
+        assert metastore._setting(RAW_STORE, "").endswith("ObjectStore")

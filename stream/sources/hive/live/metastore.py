@@ -6,16 +6,19 @@ The numbers are field numbers of ``hive_metastore.thrift`` (4.0.1), given where 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self
 
+from stream.sources.hive.live.object_calls import RAW_STORE
 from stream.sources.hive.live.privilege_calls import PrivilegeCalls
 from stream.sources.hive.messages import HiveMessageError, TableObject, has_dot, is_listable, table_of
-from stream.sources.hive.rpc.connection import CALL_TIMEOUT_S, MetastoreConnection, MetastoreRefused
+from stream.sources.hive.rpc.connection import CALL_TIMEOUT_S, MetastoreConnection, MetastoreError, MetastoreRefused
 from stream.sources.hive.rpc.thrift import field, integer, long, record, text, texts
 from stream.sources.hive.rpc.transport import OPEN, Access
 from stream.sources.hive.structs import I32, LIST, ListValue, Struct, ThriftError
+from tokens.errors import FreshetError
 from tokens.writeid_state import GAP_MAX, WriteIds
 from tokens.writeids import NO_OPEN_ID
 
@@ -33,6 +36,8 @@ INSERT_ONLY_TABLES: Final = 2
 list of tables with one among them too."""
 ABORTED_MAX: Final = 16
 """Aborted transactions of which each is asked for its ids behind a list's first exception. With more, none is."""
+ASKED_S: Final = 2.0
+"""How long a metastore may take to tell whether it caches: a front must start without one, too."""
 NO_SUCH_OBJECT: Final = 2
 """The field of NoSuchObjectException in ``get_table_req``'s result."""
 _EVENT_FIELDS: Final = {
@@ -55,6 +60,12 @@ class MetastoreSettings:
     catalog: str = "hive"
     timeout_s: float = CALL_TIMEOUT_S
     access: Access = OPEN
+
+
+class MetastoreCaches(FreshetError):
+    """A metastore answers from a cache that others' writes reach later; code ``metastore_caches``."""
+
+    code = "metastore_caches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,3 +302,18 @@ def _by_bits(ids: list[int], bits: str) -> tuple[list[int], list[int]]:
         [each for each, aborted in zip(ids, flags, strict=True) if not aborted],
         [each for each, aborted in zip(ids, flags, strict=True) if aborted],
     )
+
+
+def check_caches(settings: MetastoreSettings) -> None:
+    """Ask each metastore whether it answers from a cache, which no position of the log says anything about.
+
+    One that is down, or does not tell, is passed over. Raises `MetastoreCaches`.
+    """
+    for host, port in settings.addresses:
+        one = replace(settings, addresses=((host, port),), timeout_s=min(settings.timeout_s, ASKED_S))
+        with suppress(MetastoreError, ThriftError), Metastore(one) as metastore:
+            if metastore.caches_objects():
+                raise MetastoreCaches(
+                    f"the metastore at {host}:{port} answers from a cache, which may be behind its own log",
+                    hint=f"leave {RAW_STORE} at ObjectStore there, or name another metastore in uris",
+                )

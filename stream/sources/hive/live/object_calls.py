@@ -17,6 +17,7 @@ ENGINE: Final = "hive"
 """Whose column statistics are read: each engine has its own."""
 DEFAULT_CATALOG: Final = "hive"
 """The one that each metastore has. ``get_all_functions`` tells of no other (``HMSHandler`` names it itself)."""
+RAW_STORE: Final = "metastore.rawstore.impl"
 AGGREGATES_CACHED: Final = "metastore.aggregate.stats.cache.enabled"
 Values = tuple[str, ...]
 
@@ -147,14 +148,20 @@ class ObjectCalls:
         has its own settings, so it is asked once on each connection.
         """
         if self._asked_on != self._connection.opened:
-            request = {1: text(AGGREGATES_CACHED), 2: text("true")}
-            try:
-                said = self._connection.call("get_config_value", request)
-            except MetastoreRefused:  # it gives such settings to nobody
-                said = "true"
-            self._caches_aggregates = str(said).lower() != "false"
+            self._caches_aggregates = self._setting(AGGREGATES_CACHED, "true").lower() != "false"
             self._asked_on = self._connection.opened
         return self._caches_aggregates
+
+    def caches_objects(self) -> bool:
+        """Whether all is answered from a cache (``CachedStore``) that learns later of what other metastores write."""
+        return "CachedStore" in self._setting(RAW_STORE, "")
+
+    def _setting(self, name: str, otherwise: str) -> str:
+        """As the metastore has it. ``otherwise``: it has none, or gives such settings to nobody."""
+        try:
+            return str(self._connection.call("get_config_value", {1: text(name), 2: text(otherwise)}))
+        except MetastoreRefused:
+            return otherwise
 
     def aggregate_statistics(
         self, name: str, columns: Sequence[str], partitions: Sequence[str], timeout_s: float = 0.0
