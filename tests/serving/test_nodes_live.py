@@ -118,6 +118,8 @@ def test_a_front_without_kafka_finds_owners_by_its_file_its_peers_and_hints(
     What the file says is confirmed by the nodes that it names. A node that has lost a partition names who has it now.
     """
     file = tmp_path / "locations"
+    # of partitions that move between the file and the front that has it alone, only reads are told where they are
+    eventually(lambda: shared(nodes, reader, "node-0", "node-1", "node-2"), what="partitions of each")
     nodes.lone_front(nodes.kafka.bootstrap, file)
     nodes.stop("lone")
     assert file.exists()
