@@ -26,7 +26,7 @@ from serving.misses import NO_OWNER, miss_reason
 from serving.reads.demands import NO_VECTOR, ReadDemand, RequestedTable
 from serving.reads.flight import Flights
 from serving.reads.owners import AnswerTooLarge, OwnerAway, Owners
-from serving.reads.proof import Proof, history_lost_error, reached_by_owner, token_after
+from serving.reads.proof import Proof, history_lost_error, reached_by, token_after
 from serving.reads.spaces import TableSpace, epoch_of, learn_shards
 from serving.reads.tables import POLL_S, asking, judge_table
 from serving.sources.source import ObjectSource, SourceObjects, SourceTable, WantedObjects
@@ -166,7 +166,7 @@ class ObjectReads:
         await learn_shards(self._owners, space, demand.vector, deadline)
         epoch = await epoch_of(self._owners, space, source.shard)
         proof = Proof(demand, source.shard, epoch, space.epochs.kin_of(source.shard, demand.vector))
-        proof.reached = reached_by_owner(proof, owned)
+        proof.reached = reached_by(proof, [owned] if owned is not None else [])
         seen = await self._prove(lookup, source, proof, owned.watermark if owned is not None else "")
         if wanted.table is not None and not seen.table_id:
             raise ReadError("unknown_table", f"catalog {space.name} has no table {wanted.table.name}")

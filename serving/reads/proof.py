@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from consumers.fold.shards import NO_KIN, Kin
 from consumers.owner.evidence import Evidence
+from consumers.owner.protocol import RangeRows
 from serving.errors import ReadError
 from serving.reads.demands import ReadDemand
 from tokens import (
@@ -35,19 +36,6 @@ class Reached(NamedTuple):
     as_of_ms: int
 
 
-class Told(Protocol):
-    """What an owner's answer says of its shard. An `OwnerRow` and the other answers are such."""
-
-    @property
-    def shard(self) -> str: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def watermark(self) -> str: ...
-    @property
-    def as_of_ms(self) -> int: ...
-
-
 class Proof:
     """A demand, with the shard and the epoch that the source's positions belong to.
 
@@ -64,7 +52,7 @@ class Proof:
         self.shard = shard
         self.kin = kin
         self.reached: Reached | None = None
-        """What an owner knows of the time that is demanded: a replica knows none itself."""
+        """What owners know of the history, and of its time: a replica knows none itself."""
         self.epoch = max(epochs) if epochs else None
 
     @property
@@ -141,21 +129,22 @@ class Proof:
         return ReadError("source_behind", f"the source's answer does not prove the demand: {decision.why}", hint=hint)
 
 
-def reached_by(proof: Proof, answers: Iterable[Told]) -> Reached | None:
-    """A position of the source's history that proves the demanded time, if one is demanded and an owner named one."""
-    demanded = proof.demand.not_before_ms
-    for each in answers if demanded else ():
-        if (each.shard, each.epoch) == (proof.shard, proof.epoch) and each.as_of_ms >= demanded:
-            return Reached(Position.parse(each.watermark), each.as_of_ms)
-    return None
+def reached_by(proof: Proof, answers: Iterable[Evidence | RangeRows]) -> Reached | None:
+    """What owners have of the source's history, if a time is demanded: a server that lacks some of it is no primary.
 
-
-def reached_by_owner(proof: Proof, owned: Evidence | None) -> Reached | None:
-    """As `reached_by`, of a source that can't tell a replica: it must have what the owner has, of whatever time."""
-    if owned is None or not proof.demand.not_before_ms or (owned.shard, owned.epoch) != (proof.shard, proof.epoch):
+    Their positions count of whatever time they are. An entry may be later than the last marker, which alone has a time.
+    """
+    if not proof.demand.not_before_ms:
         return None
-    at = owned.watermark or owned.lo  # no watermark: the entry is later than the last marker
-    return Reached(Position.parse(at), owned.as_of_ms) if at else None
+    positions, as_of_ms = set[str](), 0
+    for each in answers:
+        if (each.shard, each.epoch) == (proof.shard, proof.epoch):
+            positions |= {each.watermark, each.hi if isinstance(each, RangeRows) else each.lo}
+            as_of_ms = max(as_of_ms, each.as_of_ms)
+    reached = Position.parse("")
+    for text in positions:
+        reached = reached.join(Position.parse(text))
+    return Reached(reached, as_of_ms) if reached.flavor else None
 
 
 _INCOMPARABLE: Final = "is the position in the token one of this source? Its server or domain may be unknown there"

@@ -19,7 +19,7 @@ from serving.reads.demands import ReadDemand, RequestedTable
 from serving.reads.fills import Fills
 from serving.reads.flight import Flights
 from serving.reads.owners import OwnerAway, Owners
-from serving.reads.proof import Proof, history_lost_error, reached_by_owner, token_after
+from serving.reads.proof import Proof, history_lost_error, reached_by, token_after
 from serving.reads.spaces import TableSpace, epoch_of, learn_shards
 from serving.sources.source import ListSource, SourceTable, TableSource
 from stream.spans import source_span
@@ -181,7 +181,7 @@ class TableReads:
         await learn_shards(self._owners, space, demand.vector, deadline)
         epoch = await epoch_of(self._owners, space, source.shard)
         proof = Proof(demand, source.shard, epoch, space.epochs.kin_of(source.shard, demand.vector))
-        proof.reached = reached_by_owner(proof, owned)
+        proof.reached = reached_by(proof, [owned] if owned is not None else [])
         while True:
             found = await self._flights.read(
                 (space.name, wanted.name, proof.epoch),

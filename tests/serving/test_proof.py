@@ -10,10 +10,11 @@ from consumers.fold.catalog_state import TRANSACTIONAL
 from consumers.fold.shards import Kin
 from serving.errors import ReadError
 from serving.reads.demands import ReadDemand, RequestedTable
-from serving.reads.proof import Proof, Reached, history_lost_error, token_after, unknown_shards_error
+from serving.reads.proof import Proof, Reached, history_lost_error, reached_by, token_after, unknown_shards_error
 from serving.reads.tables import judge_table
 from serving.sources.source import SourceTable
-from tests.serving.fakes import at, seen
+from tests.serving.fakes import at, owner_row, seen
+from tests.serving.test_ranges import part
 from tests.tokens import strategies as some
 from tokens import Freshness, Position, ValidWriteIdList, Vector
 
@@ -175,3 +176,25 @@ def test_a_table_that_no_token_can_include_is_not_called_fresh(epoch: int | None
     assert judge_table(proof, wanted, found).freshness is freshness
     for other in (wanted._replace(write_ids=ValidWriteIdList.parse(lists[1])), wanted._replace(table_id=8)):
         assert not judge_table(proof, other, found).may_be_served
+
+
+@pytest.mark.parametrize(
+    ("shard", "epoch", "as_of_ms", "hi", "known"),
+    [
+        ("ks/0", 2, 100, 3, ("0-1-8", 100)),
+        ("ks/0", 2, 99, 3, ("0-1-8", 99)),
+        ("ks/0", 2, 100, 9, ("0-1-9", 100)),
+        ("ks/0", 1, 100, 3, ("0-1-7", 0)),
+        ("ks/1", 2, 100, 3, ("0-1-7", 0)),
+    ],
+    ids=["it", "an earlier time", "changed since the marker", "another epoch", "another shard"],
+)
+def test_the_latest_that_owners_of_the_same_history_have_is_known(
+    shard: str, epoch: int, as_of_ms: int, hi: int, known: tuple[str, int]
+) -> None:
+    """Of rows and of ranges. Positions of a replaced history, or of another shard, are no positions of the source."""
+    row = owner_row(None, "0-1-7", "0-1-7", shard="ks/0", epoch=2)
+    of_range = part(1, hi=hi, watermark=8, shard=shard, epoch=epoch, as_of_ms=as_of_ms)
+    expected = Reached(at(known[0]), known[1])
+    assert reached_by(Proof(ReadDemand(not_before_ms=100), "ks/0", 2), [row, of_range]) == expected
+    assert reached_by(Proof(ReadDemand(), "ks/0", 2), [row, of_range]) is None

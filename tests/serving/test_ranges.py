@@ -17,10 +17,9 @@ from consumers.store.index import Index
 from serving.answers import RawRangeAnswer
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
-from serving.reads.demands import ReadDemand, RequestedRange
+from serving.reads.demands import RequestedRange
 from serving.reads.descriptions import Descriptions
 from serving.reads.owners import OwnerAway
-from serving.reads.proof import Proof, Reached, reached_by
 from serving.reads.ranges.pages import Page, Stretch
 from serving.reads.ranges.reading import RangeReads
 from serving.reads.spaces import RowSpace
@@ -390,16 +389,3 @@ def test_pages_have_moved_if_nothing_says_which_one_ends_first() -> None:
     assert (one.joined(other), other.joined(one)) == (None, None)
     later = stretch("0-1-2,1-1-3", "0-1-5,1-1-7")
     assert one.joined(later) == later.joined(one) == stretch("0-1-2,1-1-3", "0-1-4,1-1-7")
-
-
-@pytest.mark.parametrize(
-    ("fields", "is_known"),
-    [({}, True), ({"epoch": 1}, False), ({"shard": "shop/1"}, False), ({"as_of_ms": 99}, False)],
-    ids=["it", "another epoch", "another shard", "too early"],
-)
-def test_a_demanded_time_is_known_by_an_owner_of_the_same_history(fields: dict[str, Any], is_known: bool) -> None:
-    """Positions of a replaced history, or of another shard, are no positions of the source."""
-    said = part(1, hi=3, watermark=8, **{"epoch": 2, "as_of_ms": 100, **fields})
-    proof = Proof(ReadDemand(not_before_ms=100), "shop/0", 2)
-    assert reached_by(proof, [said]) == (Reached(Position.parse(f"{AT}8"), 100) if is_known else None)
-    assert reached_by(Proof(ReadDemand(), "shop/0", 2), [said]) is None

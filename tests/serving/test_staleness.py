@@ -18,9 +18,11 @@ from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
 from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace
-from serving.sources.source import SourceKey
+from serving.sources.source import SourceKey, SourceRange
 from stream.wire.keys import Layout
 from tests.serving.fakes import FakeOwner, FakeRowSource, Network, at, owner_row, seen
+from tests.serving.test_ranges import Partitions, part
+from tests.serving.test_ranges import read as read_range_of
 
 IMAGE = b'{"id":7}'
 NOON = 1_700_000_000_000
@@ -161,16 +163,46 @@ def test_a_read_that_began_too_early_is_not_shared(monkeypatch: pytest.MonkeyPat
     assert asyncio.run(main())[0] == 2
 
 
-def test_a_server_that_is_behind_an_owner_is_no_primary(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it says: an owner holds what was committed before the demanded time, and the server does not."""
+@pytest.mark.parametrize(
+    ("watermark", "as_of_ms"), [("0-1-9", NOON), ("0-1-9", NOON - 1), ("", 0)], ids=["marked", "earlier", "unmarked"]
+)
+def test_a_server_that_is_behind_an_owner_is_no_primary(
+    monkeypatch: pytest.MonkeyPatch, watermark: str, as_of_ms: int
+) -> None:
+    """Whatever it says, and whatever time the owner's position is of: after a failover it may not know that it is one
+    no more. An entry that no marker follows yet counts, too."""
     owner, source = FakeOwner(), TimedSource("0-1-8", NOON, "0-1-9")
-    owner.row.watermark, owner.row.as_of_ms = str(at("0-1-9")), NOON
+    owner.row = owner_row(None, "0-1-9", "0-1-9")
+    owner.row.watermark, owner.row.as_of_ms = str(at(watermark)) if watermark else "", as_of_ms
     found = answer_of(monkeypatch, source, owner, ReadDemand(not_before_ms=NOON))
     assert not isinstance(found, ReadError)
     assert source.waited_for == at("0-1-9")
     found = answer_of(monkeypatch, TimedSource("0-1-8", NOON), owner, ReadDemand(not_before_ms=NOON))
     assert isinstance(found, ReadError)
     assert found.code == "source_behind"
+
+
+@pytest.mark.parametrize(("position", "is_proved"), [("0-1-8", False), ("0-1-9", True)])
+@pytest.mark.parametrize("why", ["unproved", "apart"])
+def test_a_server_that_is_behind_an_owners_part_of_a_range_is_no_primary(
+    monkeypatch: pytest.MonkeyPatch, why: str, position: str, is_proved: bool
+) -> None:
+    """Also where each partition proves its own part, and they do not come to one position."""
+
+    async def read_range(self: FakeRowSource, *_: object) -> SourceRange:
+        return SourceRange([], 0, False, self.position, self.hi, as_of_ms=NOON)
+
+    monkeypatch.setattr(FakeRowSource, "read_range", read_range)
+    monkeypatch.setattr("tests.serving.test_ranges.demand_of", lambda _: ReadDemand(not_before_ms=NOON))
+    early: dict[str, Any] = {"served": why == "apart", "as_of_ms": NOON - 1}
+    partitions = Partitions([part(1, hi=9, watermark=9)], [part(2, hi=3, watermark=8, **early)])
+    source = FakeRowSource(None, position)
+    if is_proved:
+        assert read_range_of(partitions, source, wait_ms=20).freshness == "fresh"
+    else:
+        with pytest.raises(ReadError) as refused:
+            read_range_of(partitions, source, wait_ms=20)
+        assert refused.value.code == "source_behind"
 
 
 @pytest.mark.parametrize(("as_of_ms", "is_answered"), [(NOON, True), (0, False)])

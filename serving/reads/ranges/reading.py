@@ -176,7 +176,7 @@ class RangeReads:
                 self._learn(lookup, answer)
             refused = next((each for each in found if not each.served), None)
             if refused is not None:
-                return RangeMiss(refused.why, found)
+                return RangeMiss(refused.why, [*answers.values()])
             for (partition, shard), answer in zip(pending, found, strict=True):
                 if shard not in ("", answer.shard):  # an older owner does not know that a shard is meant
                     return RangeMiss(f"the owner of partition {partition} answers for {answer.shard}, not for {shard}")
@@ -184,10 +184,10 @@ class RangeReads:
             joined = {shard: _joined([each for at, each in answers.items() if at[1] == shard]) for shard in shards}
             stretches = [each for each in joined.values() if each is not None]
             if len(stretches) < len(shards):
-                return RangeMiss("the partitions are in different epochs")
+                return RangeMiss("the partitions are in different epochs", [*answers.values()])
             if all(each.stands for each in stretches):
                 if not _is_ordered(lookup, answers.values()):
-                    return RangeMiss("only the source knows the order of the rows")
+                    return RangeMiss("only the source knows the order of the rows", [*answers.values()])
                 parts = [_part_of(each) for each in answers.values()]
                 until = ", ".join(str(each.until) for each in stretches)
                 why = f"{len(partitions)} partitions are proved at {until}: {found[0].why}"
@@ -197,7 +197,7 @@ class RangeReads:
             pending = [at for at, each in answers.items() if not _has_come(each, joined[at[1]])]
             since = Vector({each.shard: (each.epoch, each.since) for each in stretches})
             token = str(lookup.demand.vector.merge(since))
-        return RangeMiss("the partitions have not come to one position in time")
+        return RangeMiss("the partitions have not come to one position in time", [*answers.values()])
 
     def _learn(self, lookup: RangeLookup, answer: RangeRows) -> None:
         """Keeps what an answer says of its shard. Raises what it says of the whole request."""
