@@ -118,7 +118,7 @@ def _undecided(table_id: int, shard: str, lineage: Lineage | None, stamp: bytes)
         why="",
         served=False,
         needs_source=True,
-        shard=shard,
+        shard=shard if lineage else "",  # as in `consumers.owner.rows.view_row`
         epoch=lineage.epoch if lineage else 0,
         lo="",
         hi="",

@@ -151,7 +151,7 @@ def _undecided(partition: Partition, place: _Place, table_id: int) -> OwnerObjec
         why="",
         served=False,
         needs_source=True,
-        shard=shard,
+        shard=shard if lineage else "",  # as in `consumers.owner.rows.view_row`
         epoch=lineage.epoch if lineage else 0,
         lo="",
         hi="",

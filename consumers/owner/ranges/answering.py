@@ -109,8 +109,9 @@ def _check_partitions(head: Head, number: int, request: GetRange, key_columns: i
 
 def _unproved(request_id: int, head: Head, shard: str, why: str, code: str = "", *, caught_up: bool) -> RangeRows:
     """An answer that says where the partition is, and nothing of the range."""
-    answer = RangeRows(request_id, [], [], 0, False, _UNKNOWN, why, False, True, shard, 0, "", "", code=code)
     lineage = head.lineages.get(shard)
+    named = shard if lineage is not None else ""  # as in `consumers.owner.rows.view_row`
+    answer = RangeRows(request_id, [], [], 0, False, _UNKNOWN, why, False, True, named, 0, "", "", code=code)
     if lineage is not None:
         answer.epoch, answer.watermark, answer.as_of_ms = lineage.epoch, lineage.watermark, lineage.as_of_ms
         answer.kin = kin_at(head, shard, lineage.epoch).heard(caught_up)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from consumers.fold.catalog_state import name_key, table_key
+from consumers.fold.catalog_state import decode_table, name_key, table_key
 from consumers.owner.evidence import demand_of
+from consumers.owner.objects import answering as objects
 from consumers.owner.protocol import Fill, Get
 from consumers.owner.rows import answer_row, answer_rows, fill_row, view_row
-from consumers.owner.tables import CHANGING, answer_table
+from consumers.owner.tables import CHANGING, answer_table, view_table
 from stream.wire.events import VOID
 from tests.consumers.histories import event, frame, gtid, key, marker, start, value
 from tests.consumers.owner.test_owner_tables import NAME, at, bind, image, mark, token
@@ -141,3 +142,17 @@ def test_a_table_that_was_written_since_the_head_was_read_is_changing(tmp_path: 
     found = answer_table(owner.partition, NAME, 7, demand_of(token(4), LISTED, 7))
     assert (found.served, found.image, found.why) == (False, None, CHANGING)
     owner.partition.store.close(commit=False)
+
+
+def test_a_table_and_its_objects_name_no_shard_that_the_head_does_not_know(tmp_path: Path) -> None:
+    """It was folded after the head was read: a name without an epoch would be in epoch 0 for a front."""
+    head = Owner(tmp_path / "before").partition.store.visible
+    owner = owner_of_table(tmp_path / "after")
+    store = owner.partition.store
+    state = decode_table(store.get(table_key(7)) or b"")
+    assert view_table(head, state, 7, b"").shard == ""
+    assert view_table(store.visible, state, 7, b"").shard == state.shard
+    place = objects._place(owner.partition, "partition", 7)
+    assert objects._undecided(owner.partition, place._replace(head=head), 7).shard == ""
+    assert objects._undecided(owner.partition, place, 7).shard == state.shard
+    store.close(commit=False)

@@ -18,6 +18,7 @@ from consumers.store.memtable import Memtable
 from stream.wire.events import ABSENT, VALUE, VOID
 from stream.wire.keys import row_key
 from tests.consumers.fold.test_backfills import begun, complete, topology
+from tests.consumers.fold.test_shards import topology as folded_topology
 from tests.consumers.histories import event, frame, gtid, marker, start
 from tests.consumers.owning import Owner, schema, vector
 
@@ -354,3 +355,14 @@ def test_a_void_of_a_history_that_has_ended_hides_no_row_of_a_range(tmp_path: Pa
     owner.fold(start(epoch=2), schema(2, TABLE, epoch=2, **about), begun(3, TABLE, epoch=2))
     owner.fold(frame([(order(7, 1), VALUE, b"{}", 4)], epoch=2), complete(5, TABLE, epoch=2), marker(5, epoch=2))
     assert answered(owner, asked(7)).keys == [order(7, 1)]
+
+
+@pytest.mark.parametrize(("shard", "named"), [("shop/0", ("shop/0", 1)), ("shop/1", ("", 0))])
+def test_a_range_of_a_shard_that_has_not_begun_names_no_shard(
+    tmp_path: Path, shard: str, named: tuple[str, int]
+) -> None:
+    """Else a front would take 0 for its epoch: it proves no row of it then, and its token is lost once it begins."""
+    owner, shares = Owner(tmp_path), {"shop/0": "-80", "shop/1": "80-"}
+    owner.fold(start(), folded_topology(*shares, ranges=shares), schema(2, TABLE), marker(3))
+    answer = answered(owner, asked(shard=shard))
+    assert (answer.served, answer.shard, answer.epoch) == (False, *named)
