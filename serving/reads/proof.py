@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -113,8 +113,11 @@ class Proof:
             return self.demand.token
         return token_after(self.demand.token, self.shard, self.epoch, position)
 
-    def refusal(self, decision: Decision, position: Position) -> ReadError:
-        """The error for an answer that was read at ``position`` and does not prove the demand."""
+    def refusal(self, decision: Decision, position: Position, mapped: Collection[str] = ()) -> ReadError:
+        """The error for an answer that was read at ``position`` and does not prove the demand.
+
+        ``mapped``: as in `unknown_shards_error`.
+        """
         vector, epoch = self.demand.vector, self.epoch or 0
         if decision.history_lost:
             return history_lost_error(vector, self.shard, epoch, str(position), decision.why, self.kin)
@@ -122,7 +125,7 @@ class Proof:
             why = f"token: {self.shard} has positions like {position}, the token has {self.demanded_position} there"
             return ReadError("bad_token", why)
         if decision.verdict is Verdict.SHARD_UNKNOWN:
-            lost = unknown_shards_error(vector, self.shard, epoch, self.kin)
+            lost = unknown_shards_error(vector, self.shard, epoch, self.kin, mapped)
             if lost is not None:
                 return lost
         hint = _INCOMPARABLE if decision.verdict is Verdict.INCOMPARABLE else ""
@@ -200,16 +203,19 @@ def history_lost_error(vector: Vector, shard: str, epoch: int, position: str, wh
     return ReadError("history_lost", why, token=str(Vector(kept)))
 
 
-def unknown_shards_error(vector: Vector, shard: str, epoch: int, kin: Kin) -> ReadError | None:
+def unknown_shards_error(
+    vector: Vector, shard: str, epoch: int, kin: Kin, mapped: Collection[str] = ()
+) -> ReadError | None:
     """The error ``history_lost`` for what the session has seen of shards that nobody knows; its token is without them.
 
     None if there are none, or if no owner that has caught up has said which shards there are: one that is only unheard
-    of is not lost.
+    of is not lost. Nor is one of ``mapped``, those of the keyspace's map: amid a split, the topology of a shard that
+    stays is the old one until its source is restarted.
     """
     if not kin.topology or not kin.caught_up or not shard:
         return None
     tag = Tag(shard, epoch, None, None, None, topology=kin.topology, ancestors=kin.ancestors)
-    unknown = [name for name, component in vector.items() if is_unknown(name, component.epoch, tag)]
+    unknown = [name for name, (at, _) in vector.items() if name not in mapped and is_unknown(name, at, tag)]
     if not unknown:
         return None
     left = vector

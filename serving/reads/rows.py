@@ -238,7 +238,7 @@ class RowReads:
                 why = f"the owner takes the key for one of {row.shard}, which it is not by the keyspace's map"
         if space.source_of(lookup.key.key, lookup.table) is None:
             lost = row and unknown_shards_error(
-                demand.vector, row.shard, row.epoch, space.epochs.kin_of(row.shard, demand.vector)
+                demand.vector, row.shard, row.epoch, space.epochs.kin_of(row.shard, demand.vector), space.mapped
             )
             return lost or ReadError(
                 "no_owner" if row is None else "source_unreachable",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -101,6 +101,11 @@ class RowSpace:
     def all_sources(self) -> Sequence[RowSource]:
         """The source, or those of all shards."""
         return self.sources or ((self.source,) if self.source is not None else ())
+
+    @property
+    def mapped(self) -> Collection[str]:
+        """The shards of the map."""
+        return self.map.shards if self.map is not None else ()
 
     def source_at(self, keyspace_id: int) -> RowSource | None:
         """The source of the shard that has a keyspace id; None if there is none here."""

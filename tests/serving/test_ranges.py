@@ -58,6 +58,10 @@ class Partitions:
         """As `serving.reads.owners.Owners.read_each`."""
         return [self._answer(request) for request in requests]
 
+    async def ask_any(self, *_: Any, **__: Any) -> Any:
+        """As `serving.reads.owners.Owners.ask_any`: they say nothing beyond their answers."""
+        raise OwnerAway("nobody")
+
     def _answer(self, request: GetRange) -> RangeRows:
         self.asked.append(request)
         says = self.says[request.partition]

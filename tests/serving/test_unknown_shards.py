@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from consumers.fold.shards import NO_KIN, Kin
 from consumers.owner.evidence import may_catch_up
 from serving.errors import ReadError
-from tests.serving.fakes import FakeOwner, FakeRowSource, owner_row, seen
+from stream.shards.map import ShardMap
+from stream.wire.keys import Layout, row_key
+from tests.serving.fakes import FakeOwner, FakeRowSource, demand_of, owner_row, seen
+from tests.serving.test_ranges import TABLE, Partitions, part
+from tests.serving.test_ranges import read as read_range
 from tests.serving.test_row_reads import IMAGE, SHARD, Reads, served, space_of
 from tokens import Demand, Tag, Vector, decide
 
@@ -49,6 +54,44 @@ def test_nothing_is_given_up_before_an_owner_has_said_which_shards_there_are(
     error = answered(monkeypatch, RENAMED.merge(OTHERS), NO_KIN, source=source)
     assert isinstance(error, ReadError)
     assert (error.status, error.token) == (503, None)
+
+
+@pytest.mark.parametrize("source", [True, False])
+def test_a_shard_of_the_map_is_not_lost(monkeypatch: pytest.MonkeyPatch, *, source: bool) -> None:
+    """Amid a split, a shard that stays declares the old topology until its source is restarted. A session that has seen
+    the new shard gets none of its rows until then, and keeps its token."""
+    shards = ShardMap.parse({"shop/-80": "-80", "shop/80-": "80-"})
+    own = shards.shard_of(Layout(1).keyspace_id(row_key("shop.items", [7])))
+    [new] = set(shards.shards) - {own}
+    owner, space = FakeOwner(), space_of()
+    owner.row = owner_row(None, "0-1-5", "0-1-5", shard=own)
+    owner.row.kin = Kin(frozenset({own}))
+    space.map, space.sources = shards, [FakeRowSource(IMAGE, "0-1-5", shard=own)] if source else []
+    reads, session = Reads(monkeypatch, owner), seen(own, "0-1-4").merge(seen(new, "0-9-9"))
+
+    def answered(vector: Vector) -> ReadError:
+        error = asyncio.run(reads.answer(space, vector))
+        assert isinstance(error, ReadError)
+        return error
+
+    assert (answered(session).status, answered(session).token) == (503, None)
+    lost = answered(session.merge(RENAMED))
+    assert (lost.code, lost.token) == ("history_lost", str(session)), "what is not of the map is lost all the same"
+
+
+def test_a_range_of_a_shard_that_stays_is_no_lost_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a row."""
+    shards = ShardMap.parse({"shop/0": "-80", "shop/1": "80-"})
+    assert shards.shard_of(Layout(1).keyspace_id(row_key(TABLE.name, [7]), 1)) == "shop/0"
+    monkeypatch.setattr("tests.serving.test_ranges.Kin", lambda _: Kin(frozenset({"shop/0"})))
+    sources = [FakeRowSource(None, "0-1-9", shard=name) for name in shards.shards]
+    for also, code in ((Vector(), "source_behind"), (RENAMED, "history_lost")):
+        session = seen("shop/1", "0-9-9").merge(also)
+        monkeypatch.setattr("tests.serving.test_ranges.demand_of", lambda _, session=session: demand_of(session))
+        unproved = Partitions([part(hi=3, watermark=9, served=False, why="unproved")])
+        with pytest.raises(ReadError) as refused:
+            read_range(unproved, sources[0], table=replace(TABLE, prefix=1), sources=sources, shards=shards, wait_ms=20)
+        assert refused.value.code == code
 
 
 def test_an_owner_waits_for_a_shard_that_may_be_declared() -> None:

@@ -134,7 +134,7 @@ class SourceLookups:
             raise found
         decision = proof.judge(found.position, found.as_of_ms)
         if not decision.may_be_served:
-            return proof.refusal(decision, found.position)
+            return proof.refusal(decision, found.position, miss.lookup.context.space.mapped)
         lookup, own, image = miss.lookup, None, found.image
         if image is not None and not lookup.key.exact:  # a row that was left where its key does not belong is none
             image = image if lookup.context.space.is_of(proof.shard, found.key, lookup.table) else None

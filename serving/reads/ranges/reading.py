@@ -252,7 +252,7 @@ class RangeReads:
             found = await read()
         decision = proof.judge(found.position, found.as_of_ms)
         if not decision.may_be_served:
-            raise proof.refusal(decision, found.position)
+            raise proof.refusal(decision, found.position, space.mapped)
         stretches = () if proof.epoch is None else (Stretch(proof.shard, proof.epoch, found.hi, found.position),)
         why = f"read from the source at {found.position}: {decision.why}; the cache: {miss.why}"
         rows = FoundRange(found.rows, found.number, found.more, stretches, decision.freshness.value, why)
