@@ -19,6 +19,7 @@ from consumers.owner import evidence
 from consumers.owner import rows as owner_rows
 from consumers.owner import server as owner_server
 from consumers.store import store
+from serving.reads import proof
 from stream.wire import batch, checks, codec, records
 from stream.wire.announced import Announced
 from tokens import position, vector, writeids
@@ -202,6 +203,8 @@ def clear_memo() -> None:
     _demand_of.cache_clear()
     for parsed in (position._parse_cached, vector._parse_cached, vector._parse_cached_long, writeids._parse_cached):
         parsed.cache_clear()
+    for after in (proof._after_cached, proof._after_cached_long):
+        after.cache_clear()
     kept.clear()
 
 

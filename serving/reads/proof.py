@@ -26,7 +26,7 @@ from tokens import (
     order,
 )
 from tokens.decision import is_unknown
-from tokens.vector import Component
+from tokens.vector import CACHED_LONG_TEXT_MAX, CACHED_TEXT_MAX, Component
 
 
 class Reached(NamedTuple):
@@ -164,9 +164,16 @@ _NO_TIME = Decision(
 )
 
 
-@lru_cache(maxsize=8192)
 def token_after(token: str, shard: str, epoch: int, position: str) -> str:
     """``token`` merged with the position of an answer, as text. Raises `ReadError` ``bad_token``."""
+    size = len(token) + len(position)
+    if size <= CACHED_TEXT_MAX:
+        return _after_cached(token, shard, epoch, position)
+    after = _after_cached_long if size <= CACHED_LONG_TEXT_MAX else _after_cached_longest
+    return after(token, shard, epoch, position)
+
+
+def _token_after(token: str, shard: str, epoch: int, position: str) -> str:
     vector = Vector.parse(token) if token else Vector()
     if not shard or not position:
         return str(vector)
@@ -179,7 +186,13 @@ def token_after(token: str, shard: str, epoch: int, position: str) -> str:
         raise ReadError("bad_token", f"token: {error}", hint=error.hint) from error
 
 
-@lru_cache(maxsize=8192)
+_after_cached = lru_cache(maxsize=8192)(_token_after)
+_after_cached_long = lru_cache(maxsize=256)(_token_after)
+_after_cached_longest = lru_cache(maxsize=4)(_token_after)
+"""Of the requests that are answered now, as `Vector.parse` keeps them."""
+
+
+@lru_cache(maxsize=4)  # of the requests that are answered now: tokens may be long
 def merged_tokens(token: str, other: str) -> str:
     """The token of a session that gets two answers at once. Both are of answers to one demand, so they merge."""
     if not token or token == other:

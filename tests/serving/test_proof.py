@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+from random import Random
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -10,13 +13,22 @@ from consumers.fold.catalog_state import TRANSACTIONAL
 from consumers.fold.shards import Kin
 from serving.errors import ReadError
 from serving.reads.demands import ReadDemand, RequestedTable
-from serving.reads.proof import Proof, Reached, history_lost_error, reached_by, token_after, unknown_shards_error
+from serving.reads.proof import (
+    Proof,
+    Reached,
+    history_lost_error,
+    merged_tokens,
+    reached_by,
+    token_after,
+    unknown_shards_error,
+)
 from serving.reads.tables import judge_table
 from serving.sources.source import SourceTable
 from tests.serving.fakes import at, owner_row, seen
 from tests.serving.test_ranges import part
 from tests.tokens import strategies as some
 from tokens import Freshness, Position, ValidWriteIdList, Vector
+from tokens.vector import CACHED_LONG_TEXT_MAX
 
 SHARDS = ("ks/0", "ks/1", "ks/old", "bank/0")
 vectors = st.dictionaries(
@@ -198,3 +210,24 @@ def test_the_latest_that_owners_of_the_same_history_have_is_known(
     expected = Reached(at(known[0]), known[1])
     assert reached_by(Proof(ReadDemand(not_before_ms=100), "ks/0", 2), [row, of_range]) == expected
     assert reached_by(Proof(ReadDemand(), "ks/0", 2), [row, of_range]) is None
+
+
+class Text(str):
+    """A text of which a test sees whether it is kept."""
+
+
+def test_few_long_tokens_are_kept() -> None:
+    """A token of a thousand shards is nearly a megabyte, and so is the one after an answer: kept by the thousand, those
+    of a few clients would fill the memory."""
+    kept = list[weakref.ref[Text]]()
+    for number in range(40):
+        names = [Random(100 * number + shard).randbytes(200).hex() for shard in range(100)]  # nothing to compress
+        shards = {name: (1, at("0-1-5")) for name in names}
+        token = Text(Vector(shards))
+        assert len(token) > CACHED_LONG_TEXT_MAX
+        kept.append(weakref.ref(token))
+        answered = token_after(token, "ks/0", 1, str(at("0-1-9")))
+        assert Vector.parse(answered) == Vector({**shards, "ks/0": (1, at("0-1-9"))})
+        assert merged_tokens(token, answered) == answered
+    del token
+    assert sum(each() is not None for each in kept) < 10

@@ -77,7 +77,7 @@ SESSIONS: Final = (
         "session_goes_back",
         "a session replaces its vector by the last answer's token instead of merging it",
         Replace(SessionState.adopt, "self._vector.merge(any_token)", "any_token"),
-        Replace(proof.token_after, "any_vector.merge(any_seen)", "any_seen"),
+        Replace(proof._token_after, "any_vector.merge(any_seen)", "any_seen"),
     ),
     rows(
         "own_write_not_observed",
