@@ -205,15 +205,17 @@ def history_lost_error(vector: Vector, shard: str, epoch: int, position: str, wh
 
     It has the shard's component at the new history's ``position``, unless the session's own is of that history.
     """
-    ancestors = kin.ancestors
-    kept = {
-        name: each
-        for name, each in vector.items()
-        if not (each.epoch < epoch if name == shard else each.epoch < ancestors.get(name, 0))
-    }
+    lost = lost_of(vector, shard, epoch, kin)
+    kept = {name: each for name, each in vector.items() if name not in lost}
     if shard not in kept and position:
         kept[shard] = Component(epoch, Position.parse(position))
     return ReadError("history_lost", why, token=str(Vector(kept)))
+
+
+def lost_of(vector: Vector, shard: str, epoch: int, kin: Kin) -> set[str]:
+    """The shards of which ``vector`` lies in a history that ``shard`` in ``epoch`` has replaced."""
+    ends = {**kin.ancestors, shard: epoch}
+    return {name for name, each in vector.items() if each.epoch < ends.get(name, 0)}
 
 
 def unknown_shards_error(

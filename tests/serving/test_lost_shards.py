@@ -9,7 +9,7 @@ import pytest
 
 from consumers.fold.shards import Kin
 from consumers.owner.protocol import ShardKin, Waited
-from serving.answers import RawRowAnswer
+from serving.answers import RawRangeAnswer, RawRowAnswer
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
 from serving.reads.demands import ReadDemand, RequestedRow
@@ -20,6 +20,8 @@ from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace
 from stream.wire.keys import Layout
 from tests.serving.fakes import FakeOwner, FakeRowSource, Network, at, owner_row, seen
+from tests.serving.test_ranges import Partitions, part
+from tests.serving.test_ranges import read as read_range
 from tokens import Vector
 
 SHARD = "shop/0"
@@ -99,3 +101,23 @@ def test_only_what_lies_in_a_lost_history_leaves_the_token() -> None:
     assert lost.token == str(seen(SHARD, "0-1-9", epoch=2).merge(seen("hive/0", "0-1-3")))
     kept = both("hive/0").merge(seen("old/0", "0-1-2", epoch=3))
     assert history_lost_error(kept, SHARD, 2, "", "why", kin).token == str(kept.without(SHARD))
+
+
+def test_a_partition_in_a_new_epoch_is_no_lost_history_to_a_session_that_has_seen_nothing_of_the_old_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a range whose partitions are in different epochs: the position of one is demanded of the other, not by the
+    session. The source answers."""
+
+    def answered(session: Vector) -> RawRangeAnswer:
+        monkeypatch.setattr("tests.serving.test_ranges.demand_of", lambda _: ReadDemand(session, bool(session)))
+        lost = part(hi=0, watermark=5, served=False, code="history_lost", epoch=2, why="the session has seen 0-1-8")
+        partitions = Partitions([part(10, hi=3, watermark=4), lost], [part(9, hi=8, watermark=15)])
+        return read_range(partitions, FakeRowSource(IMAGE, "0-1-9"))
+
+    answer = answered(Vector())
+    assert (answer.served_from, Vector.parse(answer.token)) == ("source", seen(SHARD, "0-1-9", epoch=2))
+    assert "different epochs" in answer.why
+    with pytest.raises(ReadError) as refused:
+        answered(seen(SHARD, "0-1-1"))
+    assert refused.value.code == "history_lost"

@@ -22,7 +22,7 @@ from serving.reads.demands import ReadDemand, RequestedRange
 from serving.reads.descriptions import RENEWED_EVERY_S, Descriptions
 from serving.reads.lookups.sources import COMMIT_S
 from serving.reads.owners import OtherPartition, OwnerAway, Owners
-from serving.reads.proof import Proof, history_lost_error, reached_by, token_after
+from serving.reads.proof import Proof, history_lost_error, lost_of, reached_by, token_after
 from serving.reads.ranges.pages import LIMIT_DEFAULT, VERSION, Page, Range, Stretch, range_of
 from serving.reads.spaces import RowSpace, epoch_of, learn_shards
 from serving.sources.source import RowSource, SchemaChanged, SourceRange
@@ -34,6 +34,7 @@ ROUNDS_MAX: Final = 8
 """How often partitions that are behind others are asked again."""
 _OF_A_TABLE: Final = frozenset({"bad_key", "no_index", "bad_page"})
 """Codes of a refusal that another description of the table may take back."""
+_APART: Final = "the partitions are in different epochs"
 _NOWHERE: Final = Stretch("", 0, Position.parse(""), Position.parse(""))
 
 
@@ -176,7 +177,8 @@ class RangeReads:
                 self._learn(lookup, answer)
             refused = next((each for each in found if not each.served), None)
             if refused is not None:
-                return RangeMiss(refused.why, [*answers.values()])
+                why = _APART if refused.code == HISTORY_LOST else refused.why
+                return RangeMiss(why, [*answers.values()])
             for (partition, shard), answer in zip(pending, found, strict=True):
                 if shard not in ("", answer.shard):  # an older owner does not know that a shard is meant
                     return RangeMiss(f"the owner of partition {partition} answers for {answer.shard}, not for {shard}")
@@ -184,7 +186,7 @@ class RangeReads:
             joined = {shard: _joined([each for at, each in answers.items() if at[1] == shard]) for shard in shards}
             stretches = [each for each in joined.values() if each is not None]
             if len(stretches) < len(shards):
-                return RangeMiss("the partitions are in different epochs", [*answers.values()])
+                return RangeMiss(_APART, [*answers.values()])
             if all(each.stands for each in stretches):
                 if not _is_ordered(lookup, answers.values()):
                     return RangeMiss("only the source knows the order of the rows", [*answers.values()])
@@ -200,10 +202,13 @@ class RangeReads:
         return RangeMiss("the partitions have not come to one position in time", [*answers.values()])
 
     def _learn(self, lookup: RangeLookup, answer: RangeRows) -> None:
-        """Keeps what an answer says of its shard. Raises what it says of the whole request."""
+        """Keeps what an answer says of its shard. Raises what it says of the whole request.
+
+        What was demanded of it may have been another partition's position, which is in the replaced history.
+        """
+        vector = lookup.demand.vector
         lookup.space.epochs.learn_kin(answer.shard, answer.epoch, answer.kin)
-        if answer.code == HISTORY_LOST:
-            vector = lookup.demand.vector
+        if answer.code == HISTORY_LOST and lost_of(vector, answer.shard, answer.epoch, answer.kin):
             raise history_lost_error(vector, answer.shard, answer.epoch, answer.watermark, answer.why, answer.kin)
         if answer.code == SCHEMA_CHANGED and lookup.may_renew:
             raise SchemaChanged(lookup.range.table.name)
