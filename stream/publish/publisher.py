@@ -61,7 +61,8 @@ TOPIC_CHECK_INTERVAL_S: Final = 1.0
 SMALL_BYTES: Final = 1024 * 1024
 """A batch that has as much gets no more rows of a backfill: the changes behind them would wait for all of it."""
 REPEAT_BYTES: Final = 256 * 1024 * 1024
-"""Everything is also said again after this much was published, so that a restart need not read more."""
+"""Everything is also said again after this much was published since the last time, so that a restart need not read
+more."""
 
 
 @dataclass(slots=True)
@@ -467,10 +468,13 @@ class Publisher:
             self._check_topic(began)
             self._commit_requested = False
             self._repeat_if_due(framer, began)
+            is_repeating = framer.is_repeating
             number, batch = self._batch_number, framer.take()
             self._batch_number += 1
             self._changed.notify_all()
         self._commit(batch)
+        if is_repeating:  # its own bytes don't count: many declarations would be said again for ever
+            self._declare_at_bytes = self.stats.bytes + REPEAT_BYTES
         with self._changed:
             self._committed = number
             self._changed.notify_all()

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from stream.publish import publisher
 from stream.publish.publisher import PublisherLost
 from stream.publish.topology import DeclaredTopology
+from stream.wire.batch import BatchLimits
 from stream.wire.codec import encode
 from stream.wire.events import BindName, RowChange, SourceTransaction
 from tests.consumers.consuming import until
@@ -58,6 +60,23 @@ def test_everything_is_said_again_after_a_while(log: MemoryLog) -> None:
 
     assert said(2, declare_every_s=600.0) == 1
     assert said(6, declare_every_s=0.0) > 2
+
+
+@pytest.mark.parametrize("repeat_bytes", [4_000, 1_000_000])
+def test_what_is_said_again_does_not_count_as_traffic(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, repeat_bytes: int
+) -> None:
+    """Where all declarations are more than the bytes after which they are due, an idle source says them without end."""
+    monkeypatch.setattr(publisher, "REPEAT_BYTES", 20_000)
+    with log.publisher(limits=BatchLimits(repeat_bytes=repeat_bytes)) as out:
+        out.open(start)
+        out.publish(txn(1, *(BindName(f"db.t{number}", number) for number in range(1, 201))))
+        for number in range(2, 26):
+            out.publish(txn(number))
+            out.flush()
+        assert out.stats.bytes > 2 * 20_000
+    bound = [record["name"] for name, record in log.records(0) if name == "NameBinding"]
+    assert bound.count("db.t1") == 2
 
 
 def test_a_closed_or_lost_publisher_takes_nothing(log: MemoryLog) -> None:
