@@ -2,7 +2,7 @@
 
 Record key: ``topic/partition/offset`` of the message, so that folding it again after a crash adds no second letter.
 Value: the message's bytes, unchanged. Headers: ``code``, ``reason``, ``topic``, ``partition``, ``offset``, ``size``.
-A null value resolves the letter.
+A null value resolves the letter; its header ``put_back`` says that the message was written to its topic again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from stream.kafka.connection import KafkaCluster, KafkaUnreachable, call_kafka, client_settings, kafka_error
 from stream.kafka.reader import end_offsets, read_range, read_ranges, start_offsets
 from stream.kafka.topics import MESSAGE_BYTES_MAX, dead_letter_topic, describe_topic, events_topic
+from stream.kafka.unfolded import GAP_MAX, Place, nothing_left_behind
 from stream.wire.checks import check
 from stream.wire.codec import CodecError, decode
 from tokens.errors import FreshetError
@@ -25,6 +26,7 @@ VALUE_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 1024 * 1024
 """Of a larger message only the first bytes are kept, with the full size."""
 REASON_CHARS_MAX: Final = 1000
 SENT_IDS_MAX: Final = 100_000
+PUT_BACK: Final = "put_back"
 FLUSH_TIMEOUT_S: Final = 30.0
 
 
@@ -45,6 +47,11 @@ class DeadLetter:
     reason: str
     value: bytes = b""
     size: int = 0
+
+    @property
+    def place(self) -> Place:
+        """Where the message lies in its topic."""
+        return self.partition, self.offset
 
     @property
     def id(self) -> str:
@@ -126,9 +133,9 @@ class DeadLetterPublisher:
         self.sent += 1
         return True
 
-    def resolve(self, letter_id: str) -> None:
+    def resolve(self, letter_id: str, *, is_put_back: bool = False) -> None:
         """Mark a letter as resolved: it is no longer listed."""
-        self._produce(letter_id, None, {})
+        self._produce(letter_id, None, {PUT_BACK: "yes"} if is_put_back else {})
 
     def flush(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
         """Wait until all letters are in the topic. Raises `KafkaUnreachable` or `KafkaRequestError`."""
@@ -221,22 +228,28 @@ class RetryResult:
 def retry(kafka: KafkaCluster, keyspace: str, letter_id: str = "", *, dry_run: bool = False) -> list[RetryResult]:
     """Put messages that this version can decode, and that their topic still has, back into it; resolve their letters.
 
-    They are folded as late events, so newer entries stay. ``dry_run`` only reports. Raises `KafkaUnreachable`,
-    `DeadLetterError`.
+    They are folded as late events, so newer entries stay. One stays a letter as long as another message behind it, up
+    to the next marker, was not folded: what it says of a key would be taken for all that was before the marker. So the
+    last ones go first. ``dry_run`` only reports. Raises `KafkaUnreachable`, `DeadLetterError`, `TopicReadError`.
     """
     letters = [find_letter(kafka, keyspace, letter_id)] if letter_id else read_letters(kafka, keyspace)
     own = events_topic(kafka, keyspace)
-    obstacles = {letter.id: _obstacle(letter, own) for letter in letters}
-    true = _true_letters(kafka, own, [letter for letter in letters if not obstacles[letter.id]])
-    results = [RetryResult(each, obstacles[each.id] or ("" if each.id in true else _UNTRUE)) for each in letters]
-    good = [result.letter for result in results if not result.problem]
+    problems = {letter.id: _obstacle(letter, own) for letter in letters}
+    able = [letter for letter in letters if not problems[letter.id]]
+    true = _true_letters(kafka, own, able)
+    problems |= {letter.id: _UNTRUE for letter in able if letter.id not in true}
+    able = sorted((letter for letter in able if letter.id in true), key=lambda letter: letter.place, reverse=True)
+    if able:
+        found = nothing_left_behind(kafka, own, [letter.place for letter in able], _not_folded(kafka, keyspace))
+        problems |= {letter.id: _FOLLOWED for letter in able if letter.place not in found}
+    good = [letter for letter in able if not problems[letter.id]]
     if good and not dry_run:
         _put_back(kafka, good)
         publisher = DeadLetterPublisher(kafka, keyspace)
         for letter in good:
-            publisher.resolve(letter.id)
+            publisher.resolve(letter.id, is_put_back=True)
         publisher.flush()
-    return results
+    return [RetryResult(letter, problems[letter.id]) for letter in letters]
 
 
 def dismiss(kafka: KafkaCluster, keyspace: str, letter_id: str = "") -> list[DeadLetter]:
@@ -254,8 +267,6 @@ def dismiss(kafka: KafkaCluster, keyspace: str, letter_id: str = "") -> list[Dea
 
 
 _UNTRUE: Final = "the topic does not have it at its place, or no longer: nothing proves that a source wrote it"
-_GAP_MAX: Final = 1_000
-"""Over so many messages between two letters it is read on; beyond it a new read begins."""
 
 
 def _true_letters(kafka: KafkaCluster, topic: str, letters: Sequence[DeadLetter]) -> set[str]:
@@ -270,7 +281,7 @@ def _true_letters(kafka: KafkaCluster, topic: str, letters: Sequence[DeadLetter]
     for partition, offset in sorted(by_place):
         if partition in lows and lows[partition] <= offset < ends[partition]:
             found = stretches.setdefault(partition, [])
-            begun = found.pop()[0] if found and offset - found[-1][1] < _GAP_MAX else offset
+            begun = found.pop()[0] if found and offset - found[-1][1] < GAP_MAX else offset
             found.append((begun, offset + 1))
     true = set()
     for at in zip_longest(*stretches.values()):
@@ -280,6 +291,24 @@ def _true_letters(kafka: KafkaCluster, topic: str, letters: Sequence[DeadLetter]
             if letter is not None and letter.value == message.value():
                 true.add(letter.id)
     return true
+
+
+_FOLLOWED: Final = (
+    "another message behind it, before the next marker, could not be folded and was not put back: "
+    "nothing proves that it changed none of the same keys"
+)
+
+
+def _not_folded(kafka: KafkaCluster, keyspace: str) -> set[Place]:
+    """Where each message lies of which there is a letter, resolved or not, and that was not put back."""
+    own, places = events_topic(kafka, keyspace), dict[bytes, Place]()
+    for message in _messages(kafka, dead_letter_topic(kafka, keyspace)):
+        key, letter = message.key() or b"", _letter(message)
+        if letter is not None and letter.topic == own:
+            places[key] = letter.place
+        elif any(name == PUT_BACK for name, _ in message.headers() or ()):
+            places.pop(key, None)
+    return set(places.values())
 
 
 _ORDERED: Final = ("Marker", "SourceState")

@@ -332,6 +332,8 @@ def test_a_message_that_no_broker_takes_back_keeps_its_letter(monkeypatch: pytes
     monkeypatch.setattr(dead_letters, "find_letter", lambda *_: letter)
     monkeypatch.setattr(dead_letters, "_obstacle", lambda *_: "")
     monkeypatch.setattr(dead_letters, "_true_letters", lambda *_: {letter.id})
+    monkeypatch.setattr(dead_letters, "_not_folded", lambda *_: {letter.place})
+    monkeypatch.setattr(dead_letters, "nothing_left_behind", lambda *_: {letter.place})
     monkeypatch.setattr(DeadLetterPublisher, "resolve", lambda *_: pytest.fail("it is not resolved"))
     with pytest.raises(KafkaUnreachable):
         dead_letters.retry(kafka, "shop", letter.id)

@@ -1,7 +1,8 @@
 """Dead letters: what fronts tell of them, and which messages an operator may have put back.
 
 Fronts tell those that are in their topic and not resolved, all of them and no others. Put back are those that this
-version can read, whose bytes the topic has at the place that they name, and that do not say how far a shard is.
+version can read, whose bytes the topic has at the place that they name, and that do not say how far a shard is: the
+last ones first, and none while something that was not folded is left between it and the next marker.
 """
 
 from __future__ import annotations
@@ -104,7 +105,54 @@ def returnable(letters: PartitionLog, topic: str, events: Sequence[PartitionLog]
             at_its_place = [each.value for each in log.committed(int(offset), int(offset) + 1)]
             is_true = name == topic and at_its_place == [value] and left[letter] in (0, len(value))
             found[letter] = is_true and _may_be_late(value)
+    lost = _lost(letters, topic)
+    for letter in sorted(found, key=lambda each: int(each.rpartition("/")[2]), reverse=True):
+        _, partition, offset = letter.rsplit("/", 2)
+        if found[letter]:
+            gone = lost.get(int(partition), set())
+            found[letter] = not _is_followed(events[int(partition)], int(offset), gone)
+            if found[letter]:
+                gone.discard(int(offset))
     return found
+
+
+def _lost(letters: PartitionLog, topic: str) -> dict[int, set[int]]:
+    """By partition the offsets of which there was ever a letter, but for those that were put back."""
+    lost: dict[int, set[int]] = {}
+    for record in letters.read(letters.start, letters.end, letters.end):
+        name, partition, offset = (record.key or b"").decode().rsplit("/", 2)
+        if name == topic and record.value is not None:
+            lost.setdefault(int(partition), set()).add(int(offset))
+        elif name == topic and "put_back" in dict(record.headers):
+            lost[int(partition)].discard(int(offset))
+    return lost
+
+
+def _is_followed(log: PartitionLog, offset: int, lost: set[int]) -> bool:
+    """Whether one that is lost, or that nobody can read, lies behind a message and before its shard's next marker."""
+    own, *behind = log.committed(offset, log.stable)
+    if not read_message(own.value, {})[1]:
+        return False  # it changes no state
+    shard, *place = _place(own.value)
+    for record in behind:
+        try:
+            name, _ = read_message(record.value, {})
+        except Unreadable:
+            return True
+        if record.offset in lost:
+            return True
+        if name == "Marker":
+            other, *at = _place(record.value)
+            if other == shard and at >= place:
+                return False
+    return False
+
+
+def _place(value: bytes | None) -> tuple[str, int, int]:
+    """Shard, epoch and last ordinal of a record."""
+    name, fields = read_message(value, {})
+    last = max([row[3] for row in fields["rows"]]) if name == "RowFrame" else fields["ordinal"]
+    return fields["shard"], fields["epoch"], last
 
 
 def _may_be_late(value: bytes | None) -> bool:
