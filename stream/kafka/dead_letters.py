@@ -7,8 +7,9 @@ A null value resolves the letter; its header ``put_back`` says that the message 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -27,6 +28,9 @@ VALUE_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 1024 * 1024
 REASON_CHARS_MAX: Final = 1000
 SENT_IDS_MAX: Final = 100_000
 PUT_BACK: Final = "put_back"
+PORTION_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of letters that are put back before the next ones; far less than a producer's queue takes."""
+PORTION_LETTERS: Final = 10_000
 FLUSH_TIMEOUT_S: Final = 30.0
 
 
@@ -146,21 +150,26 @@ class DeadLetterPublisher:
             raise KafkaUnreachable(f"{left} dead letters were not written to {self.topic} within {timeout_s:g} s")
 
     def _produce(self, key: str, value: bytes | None, headers: dict[str, str]) -> None:
-        while True:
-            try:
-                self._producer.produce(
-                    self.topic, value, key, partition=0, headers=headers or None, on_delivery=self._delivered
-                )
-            except BufferError:
-                self._producer.poll(0.1)
-            except KafkaException as error:
-                raise DeadLetterError(f"{key} cannot be written to {self.topic}: {error.args[0].str()}") from error
-            else:
-                self._producer.poll(0)
-                return
+        record = {"partition": 0, "headers": headers or None, "on_delivery": self._delivered}
+        try:
+            _when_there_is_room(self._producer, partial(self._producer.produce, self.topic, value, key, **record))
+        except KafkaException as error:
+            raise DeadLetterError(f"{key} cannot be written to {self.topic}: {error.args[0].str()}") from error
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:  # noqa: ARG002 - the signature is librdkafka's
         self._failed = self._failed or error
+
+
+def _when_there_is_room(producer: Producer, produce: Callable[[], None]) -> None:
+    """Calls ``produce`` until the producer's queue takes the record."""
+    while True:
+        try:
+            produce()
+        except BufferError:
+            producer.poll(0.1)
+        else:
+            producer.poll(0)
+            return
 
 
 def read_letters(kafka: KafkaCluster, keyspace: str, *, values: bool = True, letter_id: str = "") -> list[DeadLetter]:
@@ -244,11 +253,12 @@ def retry(kafka: KafkaCluster, keyspace: str, letter_id: str = "", *, dry_run: b
         problems |= {letter.id: _FOLLOWED for letter in able if letter.place not in found}
     good = [letter for letter in able if not problems[letter.id]]
     if good and not dry_run:
-        _put_back(kafka, good)
         publisher = DeadLetterPublisher(kafka, keyspace)
-        for letter in good:
-            publisher.resolve(letter.id, is_put_back=True)
-        publisher.flush()
+        for portion in _portions(good):
+            _put_back(kafka, portion)
+            for letter in portion:
+                publisher.resolve(letter.id, is_put_back=True)
+            publisher.flush()
     return [RetryResult(letter, problems[letter.id]) for letter in letters]
 
 
@@ -327,6 +337,20 @@ def _obstacle(letter: DeadLetter, own: str) -> str:
     return f"a {name} cannot be written again later: the source has written newer ones" if name in _ORDERED else ""
 
 
+def _portions(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
+    """Those that are put back and resolved together: what is done stays done if the next one fails."""
+    portion: list[DeadLetter] = []
+    size = 0
+    for letter in letters:
+        if portion and (size + len(letter.value) > PORTION_BYTES or len(portion) == PORTION_LETTERS):
+            yield portion
+            portion, size = [], 0
+        portion.append(letter)
+        size += len(letter.value)
+    if portion:
+        yield portion
+
+
 def _put_back(kafka: KafkaCluster, letters: list[DeadLetter]) -> None:
     settings = client_settings(kafka, **{"enable.idempotence": True, "message.max.bytes": MESSAGE_BYTES_MAX})
     producer = Producer(settings)
@@ -337,14 +361,9 @@ def _put_back(kafka: KafkaCluster, letters: list[DeadLetter]) -> None:
             failed.append(error)
 
     for letter in letters:
-        call_kafka(
-            kafka,
-            f"put {letter.id} back",
-            lambda letter=letter: producer.produce(  # type: ignore[misc]
-                letter.topic, letter.value, partition=letter.partition, on_delivery=delivered
-            ),
-        )
-        producer.poll(0)
+        record = {"partition": letter.partition, "on_delivery": delivered}
+        produce = partial(producer.produce, letter.topic, letter.value, **record)
+        call_kafka(kafka, f"put {letter.id} back", partial(_when_there_is_room, producer, produce))
     left = producer.flush(FLUSH_TIMEOUT_S)
     if failed:
         raise kafka_error(failed[0], kafka, f"put dead letters back into {letters[0].topic}")

@@ -357,3 +357,36 @@ def test_a_letter_waits_for_room_in_the_queue_and_not_for_what_never_goes(monkey
     errors.append(KafkaException(KafkaError(KafkaError._INVALID_ARG)))
     with pytest.raises(DeadLetterError, match="t/0/8 cannot be written"):
         publisher.send(DeadLetter("t", 0, 8, "bad_key", "", b"x"))
+
+
+def test_very_many_letters_are_put_back_and_resolved_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All at once are more than a producer's queue takes, and none was resolved if one failed."""
+    kafka = KafkaCluster("127.0.0.1:1")
+    letters = [DeadLetter("freshet.shop.events", 0, offset, "bad_key", "", b"x" * 10) for offset in range(7)]
+    done: list[list[str]] = []
+    full: list[BufferError] = []
+
+    def produce(*_: object, **__: object) -> None:
+        if not full:
+            full.append(BufferError("full"))
+            raise full[0]
+        full.clear()
+
+    def flush(_: float) -> int:
+        done.append([])
+        return 0
+
+    producer = SimpleNamespace(produce=produce, poll=lambda _: 0, flush=flush)
+    monkeypatch.setattr(dead_letters, "Producer", lambda _: producer)
+    monkeypatch.setattr(dead_letters, "read_letters", lambda *_: letters)
+    monkeypatch.setattr(dead_letters, "_obstacle", lambda *_: "")
+    monkeypatch.setattr(dead_letters, "_true_letters", lambda *_: {letter.id for letter in letters})
+    monkeypatch.setattr(dead_letters, "_not_folded", lambda *_: set())
+    monkeypatch.setattr(dead_letters, "nothing_left_behind", lambda _, __, places, ___: set(places))
+    monkeypatch.setattr(dead_letters, "PORTION_BYTES", 30)
+    monkeypatch.setattr(DeadLetterPublisher, "resolve", lambda _, letter, **__: done[-1].append(letter))
+    monkeypatch.setattr(DeadLetterPublisher, "flush", lambda _: None)
+    assert not any(result.problem for result in dead_letters.retry(kafka, "shop"))
+    assert [len(portion) for portion in done] == [3, 3, 1]
+    monkeypatch.setattr(dead_letters, "PORTION_LETTERS", 2)
+    assert [len(portion) for portion in dead_letters._portions(letters)] == [2, 2, 2, 1]
