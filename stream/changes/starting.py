@@ -31,6 +31,8 @@ WINDOW_RECORDS_MAX: Final = 64 * 1024
 """How far back a shard's last marker is looked for. One that has said nothing for so long says so when it comes back:
 all that it publishes then lies behind the beginning."""
 PROBE_RECORDS: Final = 1024
+CLOCK_AHEAD_S: Final = 10
+"""By so much a server's clock may be ahead of its source's machine: no record has a time after the machine's own."""
 
 
 class StreamTooOld(FreshetError):
@@ -141,7 +143,7 @@ def start_at_earliest(kafka: KafkaCluster, keyspace: str, topic: Topic) -> Start
 
 
 def _start_at(log: _Log, keyspace: str, second: int) -> Start:
-    at = offsets_for_timestamp(log.kafka, log.topic.name, log.partitions, second)
+    at = offsets_for_timestamp(log.kafka, log.topic.name, log.partitions, second - CLOCK_AHEAD_S)
     _, checkpoint = _back_to_markers(log, keyspace, at)
     skip = FromTime(second)
     return Start(checkpoint, dict.fromkeys(checkpoint.places, skip), skip)
@@ -220,12 +222,14 @@ def _earliest_second(log: _Log) -> int:
     """The first second from which the topic has everything; 0 if a partition has no marker, yet or any more.
 
     That is the one after Kafka's time of the first marker of each partition: what lies before it may be gone, or have
-    happened before the source began.
+    happened before the source began. What is gone may be of so much later as a server's clock may be ahead.
     """
-    found = _first_markers(log, log.lows(log.partitions), log.ends(log.partitions))
+    lows = log.lows(log.partitions)
+    found = _first_markers(log, lows, log.ends(log.partitions))
     if any(not shards for shards in found.values()):
         return 0
-    return max(min(marker.time_ms for marker in shards.values()) for shards in found.values()) // 1000 + 1
+    first_s = max(min(marker.time_ms for marker in shards.values()) for shards in found.values()) // 1000 + 1
+    return first_s + CLOCK_AHEAD_S if any(lows.values()) else first_s
 
 
 def _back_to_markers(log: _Log, keyspace: str, at: Mapping[int, int]) -> tuple[_Seen, Checkpoint]:

@@ -175,7 +175,7 @@ def offsets_for_timestamp(
 
     Record times are the running maximum of source time, so the broker's time index finds the offset. It is the end of a
     partition without such events. It may be earlier than needed, because Kafka's commit records have the broker's time,
-    but never too late: skip older events.
+    and too late only by what the source's clock is ahead of its publisher's: skip older events.
     """
     wanted = list(partitions)
     spec, level = OffsetSpec.for_timestamp(timestamp * 1000), IsolationLevel.READ_UNCOMMITTED

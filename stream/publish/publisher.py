@@ -81,8 +81,9 @@ class PublisherStats:
 def record_time_ms(last_ms: int, source_s: int, now_s: float) -> int:
     """Kafka time of a batch's records: the running maximum of source time, bounded by now. Never below ``last_ms``.
 
-    Record times may be later than source times: a search by time then starts too early, never too late. So an old
-    backlog gets times of at most `BACKLOG_AGE_MS` ago; otherwise retention would delete it at once.
+    Record times may be later than source times: a search by time then starts too early. It starts too late by as much
+    as the server's clock is ahead of this one: who searches looks further back. An old backlog gets times of at most
+    `BACKLOG_AGE_MS` ago; otherwise retention would delete it at once.
     """
     now_ms = int(now_s * 1000)
     return max(last_ms, min(source_s * 1000, now_ms), now_ms - BACKLOG_AGE_MS)

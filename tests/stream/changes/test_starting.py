@@ -11,6 +11,7 @@ import pytest
 from stream.changes.checkpoint import Checkpoint, CheckpointError, Place
 from stream.changes.start import AfterPosition, FromTime
 from stream.changes.starting import (
+    CLOCK_AHEAD_S,
     StreamTooOld,
     _At,
     _back_to_markers,
@@ -27,6 +28,7 @@ from stream.changes.starting import (
 )
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import Topic
+from stream.publish.publisher import record_time_ms
 from stream.wire.codec import NewerWireError, PartitionReader, header_of
 from tests.consumers.histories import marker as told_marker
 from tests.upgrades.next_version import HINT, announcement
@@ -199,14 +201,32 @@ def test_a_stream_begins_with_the_first_second_that_is_whole(monkeypatch: pytest
     log = Markers(kept, low=10)
     monkeypatch.setattr("stream.changes.starting._Log", lambda *_: log)
     monkeypatch.setattr("stream.changes.starting.offsets_for_timestamp", lambda *_: {0: 50})
+    first = 6 + CLOCK_AHEAD_S
     with pytest.raises(StreamTooOld) as refused:
-        start_at_time(log.kafka, "shop", log.topic, 5)
-    assert refused.value.earliest == 6
-    start = start_at_time(log.kafka, "shop", log.topic, 6)
+        start_at_time(log.kafka, "shop", log.topic, first - 1)
+    assert refused.value.earliest == first
+    start = start_at_time(log.kafka, "shop", log.topic, first)
     assert start == start_at_earliest(log.kafka, "shop", log.topic)
-    assert (start.skips, start.skip_others) == ({"shop/0": FromTime(6)}, FromTime(6))
+    assert (start.skips, start.skip_others) == ({"shop/0": FromTime(first)}, FromTime(first))
     assert (start.checkpoint.offsets, start.checkpoint.places) == ((21,), {"shop/0": Place(1, 9)})
     assert published_by_now(log.kafka, "shop", log.topic) == (71,)
+
+
+def test_a_server_whose_clock_is_ahead_of_its_sources_leaves_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it committed at 11.1 is published at 10.6 by the source's clock, and Kafka's index has it at that time."""
+    published_ms = record_time_ms(0, 1_700_000_011, 1_700_000_010.6)
+    times_ms = [1_700_000_000_000, 1_700_000_005_000, published_ms, published_ms + 1_000]
+    markers = [marker(number, time_ms=time)._replace(offset=number) for number, time in enumerate(times_ms)]
+    log = Markers([("shop/0", each) for each in markers])
+
+    def search(*asked: Any) -> dict[int, int]:
+        return {0: next(number for number, time in enumerate(times_ms) if time >= asked[-1] * 1000)}
+
+    monkeypatch.setattr("stream.changes.starting._Log", lambda *_: log)
+    monkeypatch.setattr("stream.changes.starting.offsets_for_timestamp", search)
+    start = start_at_time(log.kafka, "shop", log.topic, 1_700_000_011)
+    assert start.checkpoint.offsets[0] <= 2
+    assert start.skip_others == FromTime(1_700_000_011)
 
 
 @pytest.mark.parametrize("lows", [{0: 0, 1: 0}, {0: 0, 1: 10}])
