@@ -49,7 +49,9 @@ def backfilled_tables(head: Head) -> dict[str, bool]:
 
 def whole_tables(head: Head) -> dict[tuple[str, str], Backfill]:
     """(table, shard) → the backfill that made the shard's rows of the table whole here, in order of tables."""
-    return {(table, shard): found for table in _backfilled(head) for shard, found in whole_shards(head, table).items()}
+    shards = _telling_shards(head) if head.backfills else ()
+    found = ((table, shard, _whole(head, table, shard)) for table in _backfilled(head) for shard in shards)
+    return {(table, shard): backfill for table, shard, backfill in found if backfill is not None}
 
 
 def _backfilled(head: Head) -> list[str]:
@@ -64,15 +66,44 @@ def whole_shards(head: Head, table: str) -> dict[str, Backfill]:
     """
     if not head.backfills:
         return {}
+    found = ((shard, _whole(head, table, shard)) for shard in _telling_shards(head))
+    return {shard: backfill for shard, backfill in found if backfill is not None}
+
+
+def _telling_shards(head: Head) -> Collection[str]:
+    """The shards that may tell which of their tables are whole."""
     known = shard_map(head)
     if known is not None:
-        return {shard: found for shard in known.shards if (found := _whole(head, table, shard)) is not None}
+        return known.shards
     shard, _ = sole_lineage(head)
     topology = head.topologies.get(shard)
     if topology is None or topology.shards != (shard,):
-        return {}
-    found = _whole(head, table, shard)
-    return {shard: found} if found is not None else {}
+        return ()
+    return (shard,)
+
+
+def may_change_whole_tables(head: Head, since: Head) -> bool:
+    """Whether other tables may be whole than in an earlier head of the same partition, but for a watermark that rose.
+
+    So it is known without a look at each table while none begins or ends.
+    """
+    epochs, before = ({shard: lineage.epoch for shard, lineage in each.lineages.items()} for each in (head, since))
+    return (
+        head.backfills != since.backfills
+        or head.voids != since.voids
+        or head.scopes != since.scopes
+        or head.topologies != since.topologies
+        or epochs != before
+    )
+
+
+def awaits_a_watermark(head: Head) -> bool:
+    """Whether a table may be whole as soon as its shard's watermark has passed its completion."""
+    for (_, shard), backfill in head.backfills.items():
+        lineage = head.lineages.get(shard)
+        if lineage is not None and backfill.epoch == lineage.epoch and lineage.watermark_ordinal < backfill.complete:
+            return True
+    return False
 
 
 def whole_at(head: Head, table: str, shard: str) -> Backfill | None:
@@ -168,20 +199,31 @@ def may_be_dropped(value: bytes, shards: Collection[str]) -> bool:
 
 
 class Drops:
-    """Which tombstones a state does without. ``lines``: of each table, by name and separator, as `drop_lines`."""
+    """Which tombstones a state does without. ``whole``: its `whole_tables`, if they are known."""
 
-    def __init__(self, head: Head) -> None:
-        tables = {table for table, _ in (*head.backfills, *head.dropped)}
-        found = ((table.encode() + SEPARATOR, drop_lines(head, table)) for table in sorted(tables))
-        self.lines = {begin: lines for begin, lines in found if lines}
+    def __init__(self, head: Head, whole: Mapping[tuple[str, str], Backfill] | None = None) -> None:
+        self._head = head
+        known = whole_tables(head) if whole is None else whole
+        self._any = bool(head.backfills) and (bool(known) or any(shard in head.lineages for _, shard in head.dropped))
+        self._lines: dict[bytes, dict[str, Dropped]] = {}
+        """Of each table that was asked for, by name and separator."""
 
     def __bool__(self) -> bool:
-        return bool(self.lines)
+        return self._any
 
     def entry(self, key: bytes, value: bytes) -> Entry | None:
         """The tombstone in ``value`` if the state does without it."""
-        lines = self.lines.get(key[: key.find(SEPARATOR) + 1])
-        return dropped_entry(lines, value) if lines is not None else None
+        begin = key[: key.find(SEPARATOR) + 1]
+        lines = self._lines.get(begin)
+        if lines is None:
+            lines = self._lines[begin] = self._lines_of(begin)
+        return dropped_entry(lines, value) if lines else None
+
+    def _lines_of(self, begin: bytes) -> dict[str, Dropped]:
+        try:
+            return drop_lines(self._head, begin.removesuffix(SEPARATOR).decode()) if self._any and begin else {}
+        except UnicodeDecodeError:  # no table has such a name
+            return {}
 
 
 def live_items(head: Head, items: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:

@@ -9,11 +9,17 @@ each table that was dropped, is written with the commit (docs/decisions/0025-tom
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
-from consumers.fold.backfills import Drops, may_be_dropped, whole_tables
+from consumers.fold.backfills import (
+    Drops,
+    awaits_a_watermark,
+    may_be_dropped,
+    may_change_whole_tables,
+    whole_tables,
+)
 from consumers.fold.entry import ABSENT, Entry
 from consumers.fold.state import Backfill, Head
 from consumers.store.errors import StoreCorruptError
@@ -46,6 +52,16 @@ class Sweep(NamedTuple):
     is_over: bool
 
 
+class Whole(NamedTuple):
+    """The whole tables of a head: each with its backfill, and their shards by name and separator."""
+
+    head: Head
+    tables: Mapping[tuple[str, str], Backfill] = {}
+    shards: Mapping[bytes, set[str]] = {}
+    may_grow: bool = False
+    """With the next marker, though nothing else changes."""
+
+
 class Scanned(Protocol):
     """The part of `consumers.store.rocks.database.Rocks` that is needed here."""
 
@@ -71,6 +87,13 @@ class Dropping:
         self._left: set[bytes] = set()
         """Keys whose tombstones are in RocksDB and not covered by a marker yet."""
         self._next = self._sweeps, self._left
+        self._whole = Whole(Head())
+        """Of the last head. Tables are many, and the same ones are whole for long."""
+        self._swept: tuple[Whole, dict[tuple[str, str], Sweep]] | None = None
+        """Whole tables, and sweeps that are over, and of no others."""
+        self._noted: tuple[dict[tuple[str, str], Sweep], set[str]] | None = None
+        """What the note in RocksDB says of sweeps; None: perhaps another one is there."""
+        self._next_noted: tuple[dict[tuple[str, str], Sweep], set[str]] | None = None
         self._read()
 
     def last(self, table: str, shard: str) -> LastDropped | None:
@@ -79,27 +102,42 @@ class Dropping:
 
     def to_drop(self, head: Head, frozen: Frozen) -> set[bytes]:
         """The keys that a commit of ``frozen``, with ``head``, leaves without an entry."""
-        drops, whole = Drops(head), whole_tables(head)
-        sweeps = {scope: sweep for scope, sweep in self._sweeps.items() if scope in whole}
+        whole = self._whole_in(head)
+        drops, due, sweeps = Drops(head, whole.tables), list[tuple[str, str]](), self._sweeps
+        if self._swept is None or self._swept[0] is not whole or self._swept[1] is not sweeps:
+            sweeps = {scope: sweep for scope, sweep in sweeps.items() if scope in whole.tables}
+            due = [scope for scope, backfill in whole.tables.items() if not self._sweep_of(scope, backfill).is_over]
+            self._swept = None if due else (whole, sweeps)
         left = set[bytes]()
         self._next = sweeps, left
         if not drops:
             return set()
         gone: dict[bytes, Entry] = {}
-        shards: dict[bytes, set[str]] = {}
-        for table, shard in whole:
-            shards.setdefault(table.encode() + SEPARATOR, set()).add(shard)
-        for key, value in self._candidates(whole, frozen, sweeps):
+        for key, value in self._candidates(whole.tables, due, frozen, sweeps):
             entry = drops.entry(key, value)
             if entry is not None:
                 gone[key] = entry
-            elif may_be_dropped(value, shards.get(key[: key.find(SEPARATOR) + 1], ())):
+            elif may_be_dropped(value, whole.shards.get(key[: key.find(SEPARATOR) + 1], ())):
                 left.add(key)
         self._note_last(gone)
         return set(gone)
 
+    def _whole_in(self, head: Head) -> Whole:
+        """The same as of the head before if no other tables are whole."""
+        if self._whole.may_grow or may_change_whole_tables(head, self._whole.head):
+            shards: dict[bytes, set[str]] = {}
+            tables = whole_tables(head)
+            for table, shard in tables:
+                shards.setdefault(table.encode() + SEPARATOR, set()).add(shard)
+            self._whole = Whole(head, tables, shards, awaits_a_watermark(head))
+        return self._whole
+
     def _candidates(
-        self, whole: Mapping[tuple[str, str], Backfill], frozen: Frozen, sweeps: dict[tuple[str, str], Sweep]
+        self,
+        whole: Mapping[tuple[str, str], Backfill],
+        due: Sequence[tuple[str, str]],
+        frozen: Frozen,
+        sweeps: dict[tuple[str, str], Sweep],
     ) -> Iterator[tuple[bytes, bytes]]:
         """Tombstones of the memtable; those that a commit before it left; and those of the next rows of a sweep."""
         yield from frozen.tombstones()
@@ -107,19 +145,18 @@ class Dropping:
             entry = self._rocks.get(key) if key not in frozen else None
             if entry is not None and entry[0] == ABSENT:
                 yield key, entry
-        for scope, backfill in whole.items():
-            table, sweep = scope[0], self._sweep_of(scope, backfill)
+        for scope in due:
+            table, sweep = scope[0], self._sweep_of(scope, whole[scope])
+            start, end = bytes.fromhex(sweep.after), table.encode() + _END
+            looked, key = 0, b""
+            for key, entry in islice(self._rocks.scan(start, end), SWEPT_TOGETHER):
+                looked += 1
+                if entry[0] == ABSENT and key not in frozen:
+                    yield key, entry
+            sweep = sweep._replace(is_over=looked < SWEPT_TOGETHER, after=(key + SEPARATOR).hex())
+            sweeps[scope] = sweep
             if not sweep.is_over:
-                start, end = bytes.fromhex(sweep.after), table.encode() + _END
-                looked, key = 0, b""
-                for key, entry in islice(self._rocks.scan(start, end), SWEPT_TOGETHER):
-                    looked += 1
-                    if entry[0] == ABSENT and key not in frozen:
-                        yield key, entry
-                sweep = sweep._replace(is_over=looked < SWEPT_TOGETHER, after=(key + SEPARATOR).hex())
-                sweeps[scope] = sweep
-                if not sweep.is_over:
-                    return
+                return
 
     def _sweep_of(self, scope: tuple[str, str], backfill: Backfill) -> Sweep:
         """Where the sweep of a whole table goes on: it begins when the table becomes whole."""
@@ -139,13 +176,19 @@ class Dropping:
         for (table, shard), entry in newest.items():
             last = LastDropped(entry.epoch, entry.ordinal, entry.position)
             self._last[table.decode(), shard] = max(last, self._last.get((table.decode(), shard), last))
+            self._noted = None
 
     def note(self) -> dict[bytes, bytes]:
-        """What goes with the commit. Tables of which tombstones are left are swept again if the process dies."""
+        """What goes with the commit. Tables of which tombstones are left are swept again if the process dies.
+
+        Nothing if the note in RocksDB says the same.
+        """
         sweeps, left = self._next
-        if not sweeps and not self._last:
-            return {}
         unfinished = {key[: key.find(SEPARATOR)].decode() for key in left}
+        noted, self._noted = self._noted, None  # until it is written nobody knows which one is there
+        self._next_noted = sweeps, unfinished
+        if (not sweeps and not self._last) or noted == self._next_noted:
+            return {}
         told = {
             "last": [[*scope, *last] for scope, last in self._last.items()],
             "sweeps": [[table, sweep] for (table, _), sweep in sweeps.items() if table not in unfinished],
@@ -155,6 +198,7 @@ class Dropping:
     def written(self) -> None:
         """What `to_drop` and `note` gave is durable."""
         self._sweeps, self._left = self._next
+        self._noted = self._next_noted
 
     def _read(self) -> None:
         told = self._rocks.get(NOTE)

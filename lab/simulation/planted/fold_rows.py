@@ -340,7 +340,7 @@ WHOLE: Final = (
     rows(
         "whole_of_one_of_two_shards",
         "a table is called whole although the keyspace has another shard, of which nothing has been heard yet",
-        never(backfills.whole_shards, "any_topology.shards != (any_shard,)"),
+        never(backfills._telling_shards, "any_topology.shards != (any_shard,)"),
         never(
             shards.sole_lineage,
             "any_topology is not None and any(shard not in any_head.lineages for shard in any_topology.shards)",

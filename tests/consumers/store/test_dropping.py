@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from consumers.fold.backfills import whole_tables
 from consumers.fold.entry import ABSENT, VALUE, decode_entry
+from consumers.fold.state import Head
 from consumers.store import dropping
 from consumers.store.dropping import NOTE, Dropping, LastDropped, Sweep, note_to_sweep_again
 from consumers.store.errors import StoreCorruptError, StoreError, store_error
@@ -19,7 +21,7 @@ from consumers.store.rocks.database import Rocks
 from consumers.store.store import PartitionStore, StoreView
 from stream.wire.codec import encode
 from tests.consumers.fold.test_backfills import TABLE, begun, complete, topology
-from tests.consumers.histories import SHARD, event, frame, gtid, key, marker, start, value
+from tests.consumers.histories import SHARD, Folded, event, frame, gtid, key, marker, start, value
 from tests.consumers.storing import crash
 
 MANY = 20
@@ -267,6 +269,46 @@ def test_a_table_that_is_whole_anew_is_swept_anew(epoch: int, complete: int, goe
     sweeping._sweeps["shop.items", SHARD] = swept
     whole: Any = SimpleNamespace(epoch=epoch, complete=complete)
     assert (sweeping._sweep_of(("shop.items", SHARD), whole) == swept) is goes_on
+
+
+def commit(sweeping: Dropping, head: Head) -> bytes | None:
+    """Commits nothing but what the head says; the note that goes with it."""
+    sweeping.to_drop(head.copy(), Memtable())
+    return sweeping.note().get(NOTE)
+
+
+def test_a_commit_looks_at_each_whole_table_only_when_another_one_may_be_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are many: each commit of a row would take as long as all of them. The note is written when it changes."""
+    looked: list[Head] = []
+
+    def look(head: Head) -> Any:
+        looked.append(head)
+        return whole_tables(head)
+
+    monkeypatch.setattr(dropping, "whole_tables", look)
+    folded = Folded(*WHOLE)
+    sweeping = Dropping(SimpleNamespace(get=lambda _: None, scan=lambda *_: iter(())))
+    note = commit(sweeping, folded.state.head)
+    assert note is not None
+    assert commit(sweeping, folded.state.head) == note, "the one before has failed"
+    sweeping.written()
+    folded.fold(value(1, b"{}", 31))
+    folded.fold(marker(31))
+    assert commit(sweeping, folded.state.head) is None
+    sweeping.written()
+    assert len(looked) == 1
+    folded.fold(event("TableVoid", 32, table=TABLE, reason="DDL"))
+    assert commit(sweeping, folded.state.head) is None
+    sweeping.written()
+    assert (len(looked), sweeping._sweeps) == (2, {})
+    folded.fold(begun(33))
+    folded.fold(complete(34))
+    assert commit(sweeping, folded.state.head) is None
+    sweeping.written()
+    folded.fold(marker(34))
+    note = commit(sweeping, folded.state.head)
+    assert note is not None
+    assert [sweep[2] for _, sweep in json.loads(note)["sweeps"]] == [34]
 
 
 def test_who_commits_for_others_has_all_tables_swept_again() -> None:
