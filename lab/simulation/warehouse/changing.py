@@ -179,14 +179,18 @@ class Changing(WarehouseParts):
             self.warehouse.drop(table)
             self.changed(f"{table} is dropped")
 
-    def op_rename(self, name: int, to: int) -> None:
+    def op_overtake(self, name: int, to: int) -> None:
+        """A table gets another name, while someone else alters it."""
+        self.op_rename(name, to, is_overtaken=True)
+
+    def op_rename(self, name: int, to: int, *, is_overtaken: bool = False) -> None:
         """A table gets another name."""
         old, new = NAMES[name % len(NAMES)], NAMES[to % len(NAMES)]
         tables = self.warehouse.tables
         if old in tables and new not in tables and new.partition(".")[0] in self.warehouse.databases:
-            self.warehouse.rename(old, new)
+            (self.warehouse.rename_overtaken if is_overtaken else self.warehouse.rename)(old, new)
             if new in tables:
-                self.count_fault("rename")
+                self.count_fault("two alters at once" if is_overtaken else "rename")
                 self.changed(f"{old} is renamed to {new}", (new, 0))
 
     def op_convert(self, name: int) -> None:

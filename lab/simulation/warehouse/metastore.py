@@ -260,6 +260,14 @@ class Warehouse(Metastore):
         lost = {**self.table_struct(name), 9: ("map", {**self.parameters(name), "version": "never stored"})}
         self._notify("ALTER_TABLE", name, tableObjBeforeJson=before, tableObjAfterJson=_text(lost), writeId=write_id)
 
+    def rename_overtaken(self, old: str, new: str) -> None:
+        """Renamed and altered at once: the event of the alter comes later, and shows the name from before."""
+        before = self._object(old)
+        self.rename(old, new)
+        if new in self.tables:
+            self.versions[new] += 1
+            self._notify("ALTER_TABLE", old, tableObjBeforeJson=before, tableObjAfterJson=before, writeId=-1)
+
     def _write_part(self, name: str, event_type: str, txn: int, **message: Any) -> None:
         self.versions[name] = self.versions.get(name, 0) + 1
         write_id = self.held_by(name, txn) if txn else -1

@@ -161,6 +161,7 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "bounded": (4, (SESSIONS, _NAMES, 4, len(STALENESS_MS), _PATIENCE)),
     "drop": (2, (_NAMES,)),
     "rename": (2, (_NAMES, _NAMES)),
+    "overtake": (2, (_NAMES, _NAMES)),
     "convert": (1, (_NAMES,)),
     "seed": (2, (_NAMES, 3)),
     "strange": (1, (_NAMES, len(STRANGE))),

@@ -61,6 +61,8 @@ class _Table:
     kind: str
     columns: int = 0
     """As of `TableObject`, after the last event that may have changed them."""
+    is_sure: bool = False
+    """Whether an event has given it its name, or the server has shown it, and nothing was missed of the log since."""
 
 
 class HiveTranslator:
@@ -84,13 +86,16 @@ class HiveTranslator:
         self._objects = ObjectEvents(catalog, with_images)
         self._ids = WriteIdRegistry()
         self._open: dict[int, _Open] = {}
-        self._tables: dict[str, _Table] = {name: _Table(at, "transactional") for name, at in (names or {}).items()}
+        self._tables: dict[str, _Table] = {
+            name: _Table(at, "transactional", is_sure=True) for name, at in (names or {}).items()
+        }
         self._changed: set[int] = set()
         self._names: dict[int, str] = {table.table_id: name for name, table in self._tables.items()}
         """Table id → the name that it is bound to."""
         self.last_event_id: int | None = None
         self.unbound: list[str] = []
-        """Tables that the last event wrote and that are bound to no id yet. What was read of them before it is old."""
+        """Tables that the last event wrote and that are bound to no id yet, and names of which it says otherwise than
+        what came before it. What was read of them before it is old."""
         self.skipped: list[str] = []
         """Tables to which the last event gave ids that do not follow the ones before: their lists are to be fetched."""
         self.unresolved: list[int] = []
@@ -139,12 +144,13 @@ class HiveTranslator:
     def bind(self, table: TableObject) -> list[Change]:
         """The server shows ``table``: bind its name, if that is news."""
         changes = self._rebind(table)
-        self._bind(table).columns = table.columns
+        known = self._bind(table)
+        known.columns, known.is_sure = table.columns, True
         return changes
 
     def forget(self, name: str) -> list[Change]:
-        """The server has no table of this name, and no event said so."""
-        return self._forget(name, dropped=True) if name in self._tables else []
+        """The server has no table of this name, and no event said so: what had it may live on under another one."""
+        return self._forget(name, dropped=False) if name in self._tables else []
 
     def restore(self, name: str, txn: int, write_id: int) -> OpenTransaction | None:
         """The server says that ``txn`` holds ``write_id``; returns the open transaction, if it is one."""
@@ -295,7 +301,7 @@ class HiveTranslator:
         """What was not seen may have made any table transactional: until it is shown, its writers are waited for."""
         self._ids.doubt(self._tables)
         for table in self._tables.values():
-            table.kind = "transactional"
+            table.kind, table.is_sure = "transactional", False
 
     def _describe(self, txn: int) -> OpenTransaction:
         state = self._open[txn]
@@ -367,7 +373,7 @@ class HiveTranslator:
         table = parse_table(event.message, "tableObjJson")
         changes = self._forget(table.name, dropped=False) if table.name in self._tables else []
         known = self._bind(table)
-        known.columns = table.columns
+        known.columns, known.is_sure = table.columns, True
         changes.append(BindName(table.name, table.table_id))
         changes += self._server_list(table.name, table.table_id)
         is_shown = self._with_images and not table.is_materialized
@@ -380,8 +386,9 @@ class HiveTranslator:
 
     def _bind(self, table: TableObject) -> _Table:
         before = self._tables.get(table.name)
-        columns = before.columns if before is not None and before.table_id == table.table_id else 0
-        known = _Table(table.table_id, "transactional" if table.transactional else "external", columns)
+        known = _Table(table.table_id, "transactional" if table.transactional else "external")
+        if before is not None and before.table_id == table.table_id:
+            known.columns, known.is_sure = before.columns, before.is_sure
         self._unname(table.name)
         self._tables[table.name] = known
         self._names[table.table_id] = table.name
@@ -410,6 +417,20 @@ class HiveTranslator:
         # Ids that were allocated under the name before are not told of this table yet.
         self._tell_holders([table.name])
         return [BindName(table.name, table.table_id, before)]
+
+    def _shown(self, table: TableObject) -> tuple[TableObject, list[Change]]:
+        """An event shows ``table``: the table that it writes, and the binding of its name if that is news.
+
+        Of two changes at once, the one that is logged later shows the name from before the other one's rename. So a
+        table whose name is sure keeps it, and both names are to be fetched: what is stored decides.
+        """
+        before = self.name_of(table.table_id)
+        if before in ("", table.name):
+            return table, self._rebind(table)
+        self.unbound += [before, table.name]
+        if self._tables[before].is_sure:
+            return replace(table, name=before, image=b""), []
+        return table, self._rebind(table)
 
     def _forget(self, name: str, *, dropped: bool) -> list[Change]:
         """Unbind the name. ``dropped``: its table is known to be dropped; else it may live on, renamed unseen."""
@@ -441,19 +462,21 @@ class HiveTranslator:
 
     def _alter(self, event: Notification) -> list[Change]:
         before = parse_table(event.message, "tableObjBeforeJson")
-        after = parse_table(event.message, "tableObjAfterJson")
+        after = shown = parse_table(event.message, "tableObjAfterJson")
         write_id = integer(event.message, "writeId", 0)
         lists: list[Change] = []
         if after.is_ambiguous:
             return self._left(event, before, write_id)
-        if before.name != after.name and not before.is_ambiguous:
+        is_renamed = before.name != after.name and not before.is_ambiguous
+        if is_renamed:
             bound, *lists = self._rename(before, after)
             names = [bound]
         else:
-            names = self._rebind(after)
+            after, names = self._shown(after)
         has_same_columns = self._has_same_columns(event, before, after)
-        self._bind(after).columns = after.columns
-        if after.full_acid and not before.full_acid and self._ids.seed(after.name):
+        known = self._bind(after)
+        known.columns, known.is_sure = after.columns, known.is_sure or is_renamed
+        if after is shown and after.full_acid and not before.full_acid and self._ids.seed(after.name):
             lists += self._seeded_list(after)
         # The image is awaited before the name is bound: else a reader may meet the old image under the new name.
         written = self._written(event, after, write_id)
@@ -494,6 +517,7 @@ class HiveTranslator:
         known_as = self.name_of(after.table_id)
         is_free = known_as not in ("", before.name, after.name)  # it was renamed before, and that was not seen
         freed = self._forget(known_as, dropped=False) if is_free else []
+        self.unbound += [known_as] if is_free else []  # or it was renamed twice at once, and it still has that name
         self._unbind(before.name)
         changes: list[Change] = [BindName(after.name, after.table_id, before.name), *freed]
         if after.transactional and self._ids.rename(before.name, after.name):
@@ -510,7 +534,7 @@ class HiveTranslator:
             return self._add_foreign_key(event, write_id)
         if event.message.get("tableObjJson") is not None:
             table = parse_table(event.message, "tableObjJson")
-            names = self._rebind(table)
+            table, names = self._shown(table)
             self._bind(table)
             return self._written(event, table, write_id) + names + self._objects.of_write(event, table)
         known = self._tables.get(event.table_name)
