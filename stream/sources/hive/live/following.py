@@ -19,7 +19,7 @@ from stream.sources.hive.live.details import Details
 from stream.sources.hive.live.fetching import CHUNK_TABLES, Fetched, Fetcher, Sweep
 from stream.sources.hive.live.images import Images
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, Transactions
-from stream.sources.hive.live.notification_log import EVENTS_MAX, NotificationLog
+from stream.sources.hive.live.notification_log import NotificationLog
 from stream.sources.hive.live.objects import Objects
 from stream.sources.hive.live.partitions import Partitions
 from stream.sources.hive.live.pointing import brought_to_light
@@ -161,7 +161,8 @@ class Following:
         Raises `HiveHistoryLost`, `MetastoreError`, `PublisherLost`.
         """
         self._fetcher.arrived.clear()
-        if self._read_events() == EVENTS_MAX:
+        self._read_events()
+        if self._log.goes_on:
             return True
         written = self._fetch_dirty, self._fetch_objects, self._partitions.step, self._details.step
         worked = False

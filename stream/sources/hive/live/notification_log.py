@@ -12,12 +12,14 @@ from typing import Any, Final, NamedTuple
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.messages import FLAVOR
 from stream.sources.hive.progress import checksum_of
+from stream.sources.hive.rpc.connection import MetastoreTimeout
+from stream.sources.hive.structs import ThriftError
 from stream.sources.status import SourceStatus
 from stream.wire.events import ResumePoint
 from tokens.errors import FreshetError
 
 EVENTS_MAX: Final = 500
-"""Events that are read with one call."""
+"""Events that are read with one call. Large ones are read with several."""
 LOOK_S: Final = 1.0
 """How often the server is asked for its last event: so old is at least what is known of its time."""
 
@@ -49,6 +51,10 @@ class NotificationLog:
         self.timestamp = resume.timestamp
         """When it was written, in seconds since 1970."""
         self.checksum = resume.checksum
+        self.goes_on = False
+        """Whether the last read gave all that it asked for: there may be more."""
+        self._count = EVENTS_MAX
+        """So many events are asked for with one call."""
         self._looked: _Look | None = None
         """The last look at the end of the log, until that is reached."""
         self._lacks_since_s = inf
@@ -63,10 +69,10 @@ class NotificationLog:
         return f"{FLAVOR}/{self.at}"
 
     def read(self) -> list[dict[str, Any]]:
-        """The next events. Raises `HiveHistoryLost`, `MetastoreError`."""
+        """The next events. Raises `HiveHistoryLost`, `MetastoreError`, `ThriftError`."""
         self._followed_before_s, self._followed_s = self._followed_s, -inf
         self._look_at_end()
-        rows = self._metastore.events(self.at, EVENTS_MAX)
+        rows = self._ask()
         if rows and rows[0]["eventId"] > self.at + 1:
             raise HiveHistoryLost(f"the log has no event {self.at + 1}: its first one is {rows[0]['eventId']}")
         if rows:
@@ -75,6 +81,21 @@ class NotificationLog:
             self.lack(self._looked.end)
         if rows and time.monotonic() - self._followed_before_s >= LOOK_S:
             check_event(self._metastore, self.at, self.checksum)
+        return rows
+
+    def _ask(self) -> list[dict[str, Any]]:
+        """The next events. After a failure half as many are asked for: the answer may have been too large, or too late.
+
+        That this many can be read does not say that more can, so each time it is one more.
+        """
+        count = min(self._count, EVENTS_MAX)
+        try:
+            rows = self._metastore.events(self.at, count)
+        except (ThriftError, MetastoreTimeout):
+            self._count = max(count // 2, 1)
+            raise
+        self.goes_on = len(rows) >= count
+        self._count = count + self.goes_on
         return rows
 
     def passed(self, row: dict[str, Any], timestamp: int) -> None:
