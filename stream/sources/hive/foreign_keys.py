@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from stream.sources.hive.constraint_writes import ConstraintWrites
 from stream.sources.hive.object_events import CONSTRAINTS
 from stream.wire.events import BindName, Change, ObjectImage, TableImage, VoidTable
 
@@ -41,6 +42,8 @@ class ForeignKeys:
         """How many pairs of table and parent it holds."""
         self._in_cursor: Mapping[str, Sequence[int]] | None = None
         self._touched: dict[str, int] = {}
+        self.writes = ConstraintWrites()
+        """Of all tables."""
 
     @property
     def told(self) -> Mapping[str, Sequence[int]]:

@@ -266,8 +266,7 @@ class Details:
                 self._partitions.want(details.table_id)
                 is_taken = False
             else:
-                of_table = details.table_id, kinds, details.members
-                is_taken = self._partitions.take_whole(*of_table, fetched.lo, fetched.hi)
+                is_taken = self._partitions.take_whole(shape.table_id, kinds, details.members, fetched.lo, fetched.hi)
             if is_first and self._voids == fetched.voids and len(self._shapes) < SHAPES_MAX:
                 self._shapes[name] = shape._replace(has_pass=not is_taken)
         known = self._tables() if fetched.unread else {}
@@ -284,14 +283,13 @@ class Details:
         self._drain(fetched.hi)
         if is_first:
             return
-        lo, hi = f"{FLAVOR}/{fetched.lo}", f"{FLAVOR}/{fetched.hi}"
         changes: list[Change] = []
         for name, details in fetched.found.items():
             last = self._rebound_at(name) if details.shape.lo >= fetched.lo else self._touched_at(name)
             is_bound = self._name_of(details.table_id) == name and last <= details.shape.lo
             is_as_read = is_bound and details.is_asked and self._foreign_keys.touched_at(details.parents) <= fetched.lo
             if is_as_read and self._voids == fetched.voids:
-                changes += self._images(details, lo, hi)
+                changes += self._images(details, fetched)
                 (self._refusals.forget if details.is_read else self._refusals.note)(name)
             elif self._name_of(details.table_id):
                 self.want(details.table_id)
@@ -301,13 +299,17 @@ class Details:
         if changes:
             self._publish(changes)
 
-    def _images(self, details: TableDetails, lo: str, hi: str) -> list[Change]:
+    def _images(self, details: TableDetails, fetched: FetchedDetails) -> list[Change]:
         """Constraints that may change without a word are left out. They are read through."""
         if not details.is_read:
             return []
-        found: list[Change] = [_image(STATISTICS, details.table_id, details.statistics, lo, hi)]
-        if self._foreign_keys.note(details.table_id, details.parents):
-            found.append(_image(CONSTRAINTS, details.table_id, details.constraints, lo, hi))
+        lo, hi, table_id = f"{FLAVOR}/{fetched.lo}", f"{FLAVOR}/{fetched.hi}", details.table_id
+        found: list[Change] = [_image(STATISTICS, table_id, details.statistics, lo, hi)]
+        if self._foreign_keys.writes.is_outdated(table_id, fetched.lo):
+            self.want(table_id)
+        elif self._foreign_keys.note(table_id, details.parents):
+            self._foreign_keys.writes.published(table_id)
+            found.append(_image(CONSTRAINTS, table_id, details.constraints, lo, hi))
         return found
 
 

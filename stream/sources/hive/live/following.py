@@ -238,9 +238,12 @@ class Following:
         event_id = row["eventId"]
         self._log.passed(row, txn.timestamp)
         self._recent.note(event_id, self._translator.write_id_changes)
-        others += [each for each in self._foreign_keys.changed_with(event_id, txn.changes) if each not in others]
-        txn.changes = [*txn.changes, *others]
+        writes = self._foreign_keys.writes
+        news = [each for each in others if writes.is_news(each.table_id, event_id)]
+        pointing = self._foreign_keys.changed_with(event_id, txn.changes)
+        txn.changes = [*txn.changes, *news, *(each for each in pointing if each not in news)]
         self._drops.note(event_id, txn.changes)
+        writes.note(event_id, txn.changes)
         for change in txn.changes:
             self._note(event_id, change)
         self._images.touched |= dict.fromkeys(self._translator.unbound, event_id)
@@ -320,6 +323,7 @@ class Following:
             self._note(at, each)
         changes = [*changes, *others]
         self._drops.note(at, changes)
+        self._foreign_keys.writes.note(at, changes)
         self._publisher.publish(
             SourceTransaction(
                 position,

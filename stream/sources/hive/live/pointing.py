@@ -30,7 +30,7 @@ def brought_to_light(
     changes: Iterable[Change],
     name_of: Callable[[int], str],
     tables: Callable[[], Mapping[str, int]],
-) -> list[Change]:
+) -> list[ObjectImage]:
     """The writes of constraints that an event of the log brings along, besides its ``changes``.
 
     ``name_of``: table id → its name, or "". ``tables``: all of them, by name → id; if it cannot be told who points to
