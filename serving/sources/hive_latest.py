@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from stream.sources.hive.constraint_writes import FREES
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.messages import HiveMessageError, parse_envelope, parse_notification, parse_table
 from stream.sources.hive.rpc.connection import MetastoreTimeout
@@ -18,7 +19,7 @@ EVENTS_MAX: Final = 64
 LOOK_TIMEOUT_S: Final = 1.0
 OF_TRANSACTIONS: Final = frozenset({"OPEN_TXN", "COMMIT_TXN", "ABORT_TXN", "ALLOC_WRITE_ID_EVENT"})
 """They change lists, and no object of a table."""
-OF_KEYS: Final = frozenset({"ALTER_TABLE", "DROP_TABLE", "ADD_PRIMARYKEY", "ADD_UNIQUECONSTRAINT", "DROP_CONSTRAINT"})
+OF_KEYS: Final = FREES | {"DROP_TABLE", "ADD_PRIMARYKEY", "ADD_UNIQUECONSTRAINT", "DROP_CONSTRAINT"}
 """They may change the foreign keys of any table: of one that points to theirs."""
 
 

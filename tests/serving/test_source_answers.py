@@ -180,6 +180,14 @@ def test_an_event_that_names_no_table_may_be_of_any(kind: str) -> None:
     assert latest_event(log, "d.t", 3, 1) == 2
 
 
+@pytest.mark.parametrize("kind", ["ALTER_TABLE", "DROP_PARTITION", "ALTER_PARTITION", "ADD_PARTITION"])
+def test_a_key_of_another_table_may_change_with_its_partitions(kind: str) -> None:
+    """A foreign key is shown with the columns of the key that it points to."""
+    log = as_metastore(Catalog(("INSERT", "d", "t"), (kind, "d", "other")))
+    latest = latest_event(log, "d.t", 2, 1, of_keys=True)
+    assert latest == (1 if kind == "ADD_PARTITION" else 2)
+
+
 def test_a_database_that_is_dropped_while_all_are_read_is_left_out() -> None:
     """Where it was asked for by its name, it is told not to be there."""
     catalog = as_metastore(Catalog())

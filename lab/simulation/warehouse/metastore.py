@@ -299,7 +299,9 @@ class Warehouse(Metastore):
         self._write_part(name, "INSERT", txn, ptnObjJson=_text(self.partition_struct(name, values)))
 
     def drop_partition(self, name: str, values: Values, txn: int) -> None:
-        """DROP_PARTITION, which names it."""
+        """DROP_PARTITION, which names it. The columns go along that the table's primary key belonged to."""
+        self.changes += 1
+        self.primary |= {name: f"key{self.changes}"} if name in self.primary else {}
         del self.parts[name][values]
         named = dict(zip((key for key, _ in KEYS), values, strict=True))
         self._write_part(name, "DROP_PARTITION", txn, partitions=[named])

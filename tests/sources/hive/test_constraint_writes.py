@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,9 @@ from stream.sources.hive.constraint_writes import ConstraintWrites
 from stream.sources.hive.live import fetching
 from stream.sources.hive.live.fetching import CHUNK_TABLES
 from stream.sources.hive.messages import TableObject
-from stream.wire.events import BindName, Change, ObjectImage, TableImage
+from stream.sources.hive.rpc.thrift import text
+from stream.sources.hive.structs import LIST, STRUCT, ListValue
+from stream.wire.events import BindName, Change, ObjectImage, ObjectSet, TableImage, VoidTable
 from tests.sources.hive.test_wrong_answers import BEGIN, Server, Source
 
 
@@ -28,7 +31,7 @@ def test_a_write_of_awaited_constraints_is_no_news_but_outdates_what_was_read() 
     writes.note(10, [written(7)])
     assert not writes.is_news(7, 12)
     assert [writes.is_outdated(7, lo) for lo in (10, 11, 12)] == [True, True, False]
-    writes.published(7)
+    writes.published(7, {})
     assert writes.is_news(7, 13)
 
 
@@ -137,3 +140,56 @@ def test_constraints_that_were_read_between_two_writes_are_read_again(
     changes = [each for txn in source.published for each in txn.changes]
     found = [each.lo for each in changes if isinstance(each, ObjectImage) and each.kind == "constraints" and each.lo]
     assert found == [f"HiveEvent/{BEGIN + 1}"]
+
+
+KEYS: dict[int, Any] = {1: (LIST, ListValue(STRUCT, [{3: text("a")}]))}
+DROPPED: tuple[Change, ...] = (ObjectImage("partition", 7, ("1",), "dropped"),)
+
+
+@pytest.mark.parametrize("constraints", [None, {}, {1: (LIST, ListValue(STRUCT, []))}, KEYS])
+@pytest.mark.parametrize("kind", ["DROP_PARTITION", "ADD_PARTITION"])
+def test_a_dropped_partition_writes_the_constraints_of_a_table_that_has_some(
+    kind: str, constraints: dict[int, Any] | None
+) -> None:
+    """Its columns may have been those that they belonged to. Of a table without any nothing is read each time."""
+    writes = ConstraintWrites()
+    writes.published(7, constraints)
+    has_some = constraints is KEYS and kind == "DROP_PARTITION"
+    assert writes.freed_with(10, kind, DROPPED) == ([written(7)] if has_some else [])
+
+
+@pytest.mark.parametrize("change", [written(7), BindName("d.t", 7), VoidTable("d.u", "unreadable")])
+def test_a_table_without_constraints_may_have_got_some(change: Change) -> None:
+    """After a restart, too: nobody knows who has none."""
+    writes = ConstraintWrites()
+    assert writes.freed_with(9, "DROP_PARTITION", DROPPED) == [written(7)]
+    writes.published(7, None)
+    writes.note(10, [change])
+    writes.published(8, None)
+    assert writes.freed_with(11, "DROP_PARTITION", DROPPED) == ([] if change == written(7) else [written(7)])
+    writes.published(7, KEYS)
+    assert writes.freed_with(12, "DROP_PARTITION", DROPPED) == [written(7)]
+
+
+def test_a_cascade_writes_constraints_once() -> None:
+    """An ALTER_TABLE that changes no columns of the table may change those of its partitions."""
+    writes = ConstraintWrites()
+    void = ObjectSet("partition", 7, "void", reason="the table was altered")
+    assert writes.freed_with(10, "ALTER_TABLE", [void]) == [written(7)]
+    assert writes.freed_with(10, "ALTER_TABLE", [void, written(7)]) == []
+
+
+def test_the_constraints_of_a_table_are_read_after_its_partition_was_dropped(source: Source) -> None:
+    """Those of the table that points to it are written as well."""
+    server, keys = source.server, source.following._foreign_keys
+    assert isinstance(server, Swapping)
+    keys.writes.published(7, KEYS)
+    keys.note(100, {"d.t"})
+    server._event("DROP_PARTITION", "t", tableObjJson=_struct("t", 7))
+    server.log[-1]["message"] = json.dumps(json.loads(server.log[-1]["message"]) | {"partitions": [{"p": "1"}]})
+    source.complete()
+    changes = [each for txn in source.published for each in txn.changes]
+    assert written(7) in changes
+    assert written(100) in changes
+    images = [each for each in changes if isinstance(each, ObjectImage) and each.kind == "constraints" and each.lo]
+    assert {each.table_id for each in images} == {7, 100}

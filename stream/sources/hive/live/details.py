@@ -308,7 +308,7 @@ class Details:
         if self._foreign_keys.writes.is_outdated(table_id, fetched.lo):
             self.want(table_id)
         elif self._foreign_keys.note(table_id, details.parents):
-            self._foreign_keys.writes.published(table_id)
+            self._foreign_keys.writes.published(table_id, details.constraints)
             found.append(_image(CONSTRAINTS, table_id, details.constraints, lo, hi))
         return found
 
