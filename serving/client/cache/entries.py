@@ -74,6 +74,9 @@ _encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {
     kind: msgspec.msgpack.Decoder(kind) for kind in (Entry, Floor)
 }
+_json_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind) for kind in (Entry, Floor)
+}
 _JSON: Final = b"["
 """What an entry in JSON begins with, and none in MessagePack does: who reads only that finds none."""
 
@@ -91,7 +94,7 @@ def decode(raw: bytes | None, kind: type[Kind]) -> Kind | None:
     if raw is None:
         return None
     try:
-        found: Kind = msgspec.json.decode(raw, type=kind) if raw[:1] == _JSON else _decoders[kind].decode(raw)
+        found: Kind = (_json_decoders if raw[:1] == _JSON else _decoders)[kind].decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return found
