@@ -218,6 +218,19 @@ def lost_of(vector: Vector, shard: str, epoch: int, kin: Kin) -> set[str]:
     return {name for name, each in vector.items() if each.epoch < ends.get(name, 0)}
 
 
+def lost_at_the_source(lost: ReadError, found: object) -> ReadError:
+    """``lost``, the ``history_lost`` of an owner, with the place of the source in its token too, if it was ``found``.
+
+    The session may have written in the new history before it was told. The owner's place may be before that.
+    """
+    if not isinstance(found, ReadError) or found.code != lost.code or not found.token:
+        return lost
+    try:
+        return ReadError(lost.code, str(lost), token=merged_tokens(lost.token or "", found.token))
+    except TokenError:  # the source is of another flavor by now
+        return lost
+
+
 def unknown_shards_error(
     vector: Vector, shard: str, epoch: int, kin: Kin, mapped: Collection[str] = ()
 ) -> ReadError | None:

@@ -20,7 +20,7 @@ from serving.reads.fills import Fills
 from serving.reads.lookups.lookup import ReadContext, RowLookup, RowMiss, RowOutcome, answer
 from serving.reads.lookups.sources import SourceLookups
 from serving.reads.owners import AnswerTooLarge, OtherPartition, OwnerAway, Owners
-from serving.reads.proof import ReadBetween, history_lost_error, token_after, unknown_shards_error
+from serving.reads.proof import ReadBetween, history_lost_error, lost_at_the_source, token_after, unknown_shards_error
 from serving.reads.rowkey import RowKey, parse_row_key
 from serving.reads.spaces import RowSpace
 from serving.sources.source import RowTable, SchemaChanged
@@ -136,7 +136,7 @@ class RowReads:
         if misses:
             found_there = await self._sources.read(context, list(misses.values()))
             for index, outcome in zip(misses, found_there, strict=True):
-                outcomes[index] = outcome
+                outcomes[index] = _told_by_both(misses[index], outcome)
 
     async def _ask(
         self, context: ReadContext, lookups: Mapping[int, RowLookup], parts: Sequence[_Part], settle: _Settle
@@ -220,7 +220,8 @@ class RowReads:
             if not row.served:
                 space.epochs.learn_kin(row.shard, row.epoch, row.kin)
             if row.code == HISTORY_LOST:
-                return history_lost_error(demand.vector, row.shard, row.epoch, row.watermark, row.why, row.kin)
+                is_told = space.source_of(lookup.key.key, lookup.table) is None
+                return _lost(lookup, row) if is_told else RowMiss(lookup, row, row.why)
             is_proved = row.as_of_ms >= demand.not_before_ms  # an older owner does not know that a time is demanded
             is_own = not row.served or space.is_of(row.shard, lookup.key.key, lookup.table)
             if is_proved and is_own and may_answer(row, lookup.key):
@@ -252,6 +253,19 @@ def _final(outcome: RowOutcome | None) -> RawRowAnswer | ReadError:
         return ReadError("source_failed", f"the primary key of {outcome} changed again while it was read")
     assert outcome is not None
     return outcome
+
+
+def _lost(lookup: RowLookup, row: OwnerRow) -> ReadError:
+    vector = lookup.context.demand.vector
+    return history_lost_error(vector, row.shard, row.epoch, row.watermark, row.why, row.kin)
+
+
+def _told_by_both(miss: RowMiss, outcome: RowOutcome) -> RowOutcome:
+    """The source's outcome; of a history that its owner calls lost, the error with the place of both."""
+    lookup, row = miss.lookup, miss.row
+    if row is None or row.code != HISTORY_LOST or isinstance(outcome, SchemaChanged):
+        return outcome
+    return lost_at_the_source(_lost(lookup, row), outcome)
 
 
 def may_answer(row: OwnerRow, key: RowKey) -> bool:

@@ -114,7 +114,7 @@ class PartSource(FakeRowSource):
             return ReadError("source_failed", f"row {number}")
         if kind == CHANGED:
             return SchemaChanged(TABLE.name)
-        assert kind in FROM_SOURCE
+        assert kind in (*FROM_SOURCE, LOST)
         image = None if kind == MISSED_ABSENT else image_of(number, True)
         own = at(READ_AT)
         return SourceRow(image, row_key(TABLE.name, [number]), own, own)
@@ -183,10 +183,10 @@ def test_each_element_of_a_batch_is_its_own_rows_answer(
         assert offered == {
             (row_key(TABLE.name, [number]), image, b"stamp of %d" % number)
             for number in mine
-            for kind, image in ((MISSED, image_of(number, True)), (MISSED_ABSENT, None))
+            for kind, image in (*((each, image_of(number, True)) for each in (MISSED, LOST)), (MISSED_ABSENT, None))
             if kinds[number] == kind
         }
-    unread = {number for number, kind in kinds.items() if kind in (CACHED, CACHED_ABSENT, LOST)}
+    unread = {number for number, kind in kinds.items() if kind in (CACHED, CACHED_ABSENT)}
     assert not unread & {number for asked in front.source.asked for number in asked}
 
 

@@ -22,7 +22,7 @@ from serving.reads.demands import ReadDemand, RequestedRange
 from serving.reads.descriptions import RENEWED_EVERY_S, Descriptions
 from serving.reads.lookups.sources import COMMIT_S
 from serving.reads.owners import OtherPartition, OwnerAway, Owners
-from serving.reads.proof import Proof, history_lost_error, lost_of, reached_by, token_after
+from serving.reads.proof import Proof, history_lost_error, lost_at_the_source, lost_of, reached_by, token_after
 from serving.reads.ranges.pages import LIMIT_DEFAULT, VERSION, Page, Range, Stretch, range_of
 from serving.reads.spaces import RowSpace, epoch_of, learn_shards
 from serving.sources.source import RowSource, SchemaChanged, SourceRange
@@ -131,7 +131,7 @@ class RangeReads:
         """Raises `SchemaChanged` too."""
         space, asked = lookup.space, lookup.range
         if asked.table.cacheable and asked.exact:
-            found = await self._from_owners(lookup)
+            found = await self._from_owners_or_lost(lookup)
         elif asked.table.cacheable:
             found = RangeMiss("another spelling of the values may name rows")
         else:
@@ -145,6 +145,19 @@ class RangeReads:
         return await self._from_source(lookup, found)
 
     # -- owners ------------------------------------------------------------------------------------------------------
+
+    async def _from_owners_or_lost(self, lookup: RangeLookup) -> FoundRange | RangeMiss:
+        """As `_from_owners`. The token of a ``history_lost`` has the place of the source too."""
+        try:
+            return await self._from_owners(lookup)
+        except ReadError as lost:
+            if lost.code != "history_lost" or not lookup.space.all_sources:
+                raise
+            try:
+                await self._from_source(lookup, RangeMiss(str(lost)))
+            except ReadError as error:
+                raise lost_at_the_source(lost, error) from error
+            raise
 
     async def _from_owners(self, lookup: RangeLookup) -> FoundRange | RangeMiss:
         """The rows at a position, of each shard that has rows of the range, at which every partition proves them.
