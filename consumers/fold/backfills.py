@@ -199,17 +199,15 @@ def may_be_dropped(value: bytes, shards: Collection[str]) -> bool:
 
 
 class Drops:
-    """Which tombstones a state does without. ``whole``: its `whole_tables`, if they are known."""
+    """Which tombstones a state does without: of each table that is asked for, as `drop_lines`. False: of no table."""
 
-    def __init__(self, head: Head, whole: Mapping[tuple[str, str], Backfill] | None = None) -> None:
+    def __init__(self, head: Head) -> None:
         self._head = head
-        known = whole_tables(head) if whole is None else whole
-        self._any = bool(head.backfills) and (bool(known) or any(shard in head.lineages for _, shard in head.dropped))
         self._lines: dict[bytes, dict[str, Dropped]] = {}
-        """Of each table that was asked for, by name and separator."""
+        """By a table's name and separator."""
 
     def __bool__(self) -> bool:
-        return self._any
+        return bool(self._head.backfills)
 
     def entry(self, key: bytes, value: bytes) -> Entry | None:
         """The tombstone in ``value`` if the state does without it."""
@@ -221,7 +219,7 @@ class Drops:
 
     def _lines_of(self, begin: bytes) -> dict[str, Dropped]:
         try:
-            return drop_lines(self._head, begin.removesuffix(SEPARATOR).decode()) if self._any and begin else {}
+            return drop_lines(self._head, begin.removesuffix(SEPARATOR).decode()) if begin else {}
         except UnicodeDecodeError:  # no table has such a name
             return {}
 

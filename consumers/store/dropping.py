@@ -103,14 +103,14 @@ class Dropping:
     def to_drop(self, head: Head, frozen: Frozen) -> set[bytes]:
         """The keys that a commit of ``frozen``, with ``head``, leaves without an entry."""
         whole = self._whole_in(head)
-        drops, due, sweeps = Drops(head, whole.tables), list[tuple[str, str]](), self._sweeps
+        drops, due, sweeps = Drops(head), list[tuple[str, str]](), self._sweeps
         if self._swept is None or self._swept[0] is not whole or self._swept[1] is not sweeps:
             sweeps = {scope: sweep for scope, sweep in sweeps.items() if scope in whole.tables}
             due = [scope for scope, backfill in whole.tables.items() if not self._sweep_of(scope, backfill).is_over]
             self._swept = None if due else (whole, sweeps)
         left = set[bytes]()
         self._next = sweeps, left
-        if not drops:
+        if not (drops and (whole.tables or head.dropped)):
             return set()
         gone: dict[bytes, Entry] = {}
         for key, value in self._candidates(whole.tables, due, frozen, sweeps):

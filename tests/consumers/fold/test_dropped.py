@@ -168,7 +168,7 @@ def test_only_tombstones_may_go(number: int, operation: int) -> None:
 def test_a_tombstone_of_a_table_that_is_not_whole_stays() -> None:
     """Nothing else says that the row is gone."""
     folded = Folded(start(), topology(SHARD), begun(2), frame([(key(1), ABSENT, b"", 3)]), marker(3))
-    assert not Drops(folded.state.head)
+    assert not Drops(folded.state.head).entry(key(1), folded.entries[key(1)])
 
 
 def test_a_tombstone_with_an_unreadable_position_stays() -> None:

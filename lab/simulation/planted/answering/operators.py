@@ -23,7 +23,7 @@ LETTERS: Final = (
     installation(
         "letter_is_believed",
         "a message is put back that the topic does not have at the place that its letter names",
-        Replace(dead_letters.retry, "'' if each.id in true else any_problem", "''"),
+        Replace(dead_letters.retry, "_true_letters(any_kafka, any_own, any_able)", "{letter.id for letter in able}"),
     ),
     installation(
         "letter_of_another_topic",
@@ -43,7 +43,10 @@ LETTERS: Final = (
     installation(
         "letter_outlives_its_message",
         "a letter whose message is put back stays unresolved",
-        leave_out(dead_letters.retry, "for any_letter in any_good:\n    any_publisher.resolve(any_letter.id)"),
+        leave_out(
+            dead_letters.retry,
+            "for any_letter in any_portion:\n    any_publisher.resolve(any_letter.id, is_put_back=True)",
+        ),
     ),
 )
 ACCESS: Final = (
