@@ -65,8 +65,8 @@ def read_objects(metastore: Metastore, wanted: WantedObjects, own_list: str | No
         uncached_on = _uncached_on(metastore, partitions)
         of_table = _of_table(metastore, wanted, table.image, statistics_of, partitions)
         is_proved = not partitions or metastore.opened == uncached_on
-        of_keys = wanted.kind == CONSTRAINTS
-        hi = position_of(latest_event(metastore, wanted.table.lower(), lo, known, of_keys=of_keys))
+        of = {"of_keys": wanted.kind == CONSTRAINTS, "of_commits": table.takes_commits}
+        hi = position_of(latest_event(metastore, wanted.table.lower(), lo, known, **of))
         if not table.position.at_or_past(hi):
             after = metastore.table(wanted.table)
             if after is None or after.table_id != table.table_id:

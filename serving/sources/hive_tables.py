@@ -20,7 +20,8 @@ def read_table(metastore: Metastore, name: str, own_list: str | None, known: int
     lo, seen = seen_table(metastore, name, own_list)
     if seen.image is None:
         return seen
-    return seen._replace(hi=position_of(latest_event(metastore, name.lower(), lo, known)))
+    latest = latest_event(metastore, name.lower(), lo, known, of_commits=seen.takes_commits)
+    return seen._replace(hi=position_of(latest))
 
 
 def seen_table(metastore: Metastore, name: str, own_list: str | None) -> tuple[int, SourceTable]:
@@ -35,6 +36,7 @@ def seen_table(metastore: Metastore, name: str, own_list: str | None) -> tuple[i
     if table is None:
         return lo, SourceTable(0, "", None, "", position, hi=position_of(metastore.last_event()))
     seen = SourceTable(table.table_id, "external", table.image, "", position, is_logged=not table.is_materialized)
+    seen = seen._replace(takes_commits=table.takes_commits)
     if not table.transactional:
         return lo, seen
     ids = (listed or ServerList(0, (), ())).write_ids()

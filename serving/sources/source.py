@@ -80,6 +80,8 @@ class SourceTable(NamedTuple):
     hi: Position | None = None
     is_logged: bool = True
     as_of_ms: int = 0
+    takes_commits: bool = False
+    """Whether a COMMIT may change it, of whichever transaction."""
 
     @property
     def latest(self) -> str:

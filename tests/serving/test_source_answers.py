@@ -15,7 +15,7 @@ from serving.sources.breaker import FAILURES_MAX
 from serving.sources.hive import TIMEOUT_S, HiveTables
 from serving.sources.hive_latest import latest_event
 from serving.sources.hive_objects import read_objects
-from serving.sources.hive_tables import event_of, read_lists, seen_table
+from serving.sources.hive_tables import event_of, read_lists, read_table, seen_table
 from serving.sources.mariadb import MariaDBRows, row_table
 from serving.sources.source import SchemaChanged, SourceKey, SourceRange, WantedObjects
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, ServerList, Transactions
@@ -188,6 +188,14 @@ def test_a_key_of_another_table_may_change_with_its_partitions(kind: str) -> Non
     assert latest == (1 if kind == "ADD_PARTITION" else 2)
 
 
+@pytest.mark.parametrize("kind", ["COMMIT_TXN", "ABORT_TXN", "OPEN_TXN"])
+def test_a_commit_may_change_a_table_that_takes_what_it_sets(kind: str) -> None:
+    """It names no table. No other event of a transaction does that, and it does it to few tables."""
+    log = as_metastore(Catalog(("INSERT", "d", "t"), (kind, "", "")))
+    assert latest_event(log, "d.t", 2, 1, of_commits=True) == (2 if kind == "COMMIT_TXN" else 1)
+    assert latest_event(log, "d.t", 2, 1) == 1
+
+
 def test_a_database_that_is_dropped_while_all_are_read_is_left_out() -> None:
     """Where it was asked for by its name, it is told not to be there."""
     catalog = as_metastore(Catalog())
@@ -240,6 +248,21 @@ def test_a_materialized_view_is_read_and_not_to_be_kept(transactional: bool, is_
 
     _, seen = seen_table(as_metastore(View()), "d.v", None)
     assert (seen.image, seen.is_logged) == (b"{}", not is_materialized)
+
+
+@pytest.mark.parametrize("takes_commits", [False, True])
+def test_what_a_commit_may_have_set_is_as_late_as_the_commit(takes_commits: bool) -> None:
+    """A session that has read it must not be given the table of before by a cache."""
+
+    class Streamed(Catalog):
+        def write_ids(self, names: Sequence[str], _: str = "") -> dict[str, ServerList]:
+            return {name: ServerList(0, (), ()) for name in names}
+
+        def table(self, name: str) -> TableObject:
+            return TableObject(name, 7, True, True, b"{}", takes_commits=takes_commits)
+
+    log = as_metastore(Streamed(("INSERT", "d", "t"), ("COMMIT_TXN", "", "")))
+    assert read_table(log, "d.t", None, 1).latest == f"HiveEvent/{2 if takes_commits else 1}"
 
 
 def test_a_reader_with_a_transaction_gets_the_ids_that_a_short_list_hides() -> None:

@@ -23,6 +23,9 @@ FLAVOR: Final = "HiveEvent"
 MESSAGE_BYTES_MAX: Final = 256 * 1024 * 1024
 """A larger decompressed message is refused."""
 
+SET_BY_COMMITS: Final = ("_meta", "repl.last.id")
+"""How the parameters of tables begin that a COMMIT may set (``TxnStore.TXN_KEY_START``, ``ReplConst``)."""
+
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 
 
@@ -78,6 +81,9 @@ class TableObject:
     is_materialized: bool = False
     """Whether it is a materialized view. A REBUILD changes what it was made from (``creationMetadata``), and no event
     says so (``HMSHandler.update_creation_metadata``): nothing that was read of it earlier is proved."""
+    takes_commits: bool = False
+    """Whether it has a parameter that a COMMIT may change (``CommitTxnRequest``'s ``keyValue`` and ``replLastIdInfo``):
+    its event does not say so."""
 
 
 def parse_notification(row: Mapping[str, Any]) -> Notification:
@@ -229,6 +235,7 @@ def table_of(found: Struct, field: str) -> TableObject:
         has_dot(db),
         columns=zlib.crc32(shown) or 1,
         is_materialized=plain.get("tableType") == "MATERIALIZED_VIEW",
+        takes_commits=any(str(each).startswith(SET_BY_COMMITS) for each in parameters),
     )
 
 

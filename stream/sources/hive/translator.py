@@ -63,6 +63,8 @@ class _Table:
     """As of `TableObject`, after the last event that may have changed them."""
     is_sure: bool = False
     """Whether an event has given it its name, or the server has shown it, and nothing was missed of the log since."""
+    takes_commits: bool | None = None
+    """As of `TableObject`; None: nobody has shown the table since the source began."""
 
 
 class HiveTranslator:
@@ -356,11 +358,27 @@ class HiveTranslator:
     def _commit(self, event: Notification) -> list[Change]:
         txn = integer(event.message, "txnid")
         known = self._open.pop(txn, None)
-        pairs = self._with_table_ids(self._ids.end(txn, committed=True))
+        held = self._ids.end(txn, committed=True)
+        pairs = self._with_table_ids(held)
+        may_hold: list[str] = []
         if known is None or not known.seen_open:
             self.unresolved.append(txn)
-            pairs = sorted({*pairs, *self._with_table_ids(_named_write_ids(event))})
-        return [CommitTransaction(txn, tuple(pairs))]
+            held += _named_write_ids(event)
+            pairs = sorted({*pairs, *self._with_table_ids(held)})
+            may_hold = self._ids.with_open_ids()
+        return [
+            CommitTransaction(txn, tuple(pairs)),
+            *self._set_by_commit(txn, dict.fromkeys(may_hold, 0) | dict(held)),
+        ]
+
+    def _set_by_commit(self, txn: int, held: Mapping[str, int]) -> list[Change]:
+        """The writes of those tables that a COMMIT may have changed: of those by name of which it held a write id."""
+        known = ((name, self._tables.get(name), write_id) for name, write_id in held.items())
+        return [
+            TableImage(table.table_id, name, table.kind, "written", txn, write_id)
+            for name, table, write_id in known
+            if table is not None and table.takes_commits is not False
+        ]
 
     def _abort(self, event: Notification) -> list[Change]:
         txn = integer(event.message, "txnid")
@@ -386,7 +404,8 @@ class HiveTranslator:
 
     def _bind(self, table: TableObject) -> _Table:
         before = self._tables.get(table.name)
-        known = _Table(table.table_id, "transactional" if table.transactional else "external")
+        kind = "transactional" if table.transactional else "external"
+        known = _Table(table.table_id, kind, takes_commits=table.takes_commits)
         if before is not None and before.table_id == table.table_id:
             known.columns, known.is_sure = before.columns, before.is_sure
         self._unname(table.name)

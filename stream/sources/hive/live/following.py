@@ -248,6 +248,8 @@ class Following:
         for change in txn.changes:
             self._note(event_id, change)
         self._images.touched |= dict.fromkeys(self._translator.unbound, event_id)
+        if row["eventType"] == "COMMIT_TXN":
+            self._images.committed |= {each.name: event_id for each in self._translator.write_id_changes}
         self._progress.touch([*self._translator.unbound, *self._translator.skipped])
         self._look_up(event_id)
         txn.checksum, txn.cursor = self._log.checksum, self._cursor()
@@ -260,6 +262,7 @@ class Following:
         if not commits:
             return
         tables = self._translator.take_unresolved()
+        self._images.unseen_commit_at = event_id
         self._status.commits_looked_up += commits
         log.info("commit of a transaction that was not seen", at=event_id, tables=len(tables))
         self._progress.touch(tables)
@@ -449,6 +452,7 @@ class Following:
         if not (self._progress.sweeping or self._progress.detailed is not None or self._partitions.is_under_way):
             self._recent.forget(self._log.at)
             self._images.touched.clear()
+            self._images.committed.clear()
             self._rebound.clear()
             self._foreign_keys.settled()
         return bool(ended)

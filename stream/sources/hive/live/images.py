@@ -55,6 +55,10 @@ class Images:
 
         Or that ended a transaction, if it makes the fold wait for an image.
         """
+        self.committed: dict[str, int] = {}
+        """Table → the last COMMIT of an id of it, since no fetch was under way."""
+        self.unseen_commit_at = 0
+        """The last COMMIT of which it is not known whose ids it held."""
         self.voided_at = 0
         """The last event that voided everything: a table that was read before it is fetched again."""
         self.unsure = set(progress.dirty)
@@ -84,7 +88,10 @@ class Images:
     def take(self, fetched: Fetched, *, in_sweep: bool) -> None:
         """Read the log past the fetch, then publish each table that nothing touched meanwhile."""
         self._drain(fetched.hi)
-        settled = [name for name in fetched.names if max(self.touched.get(name, 0), self.voided_at) <= fetched.lo]
+        touched = [name for name in fetched.names if max(self.touched.get(name, 0), self.voided_at) > fetched.lo]
+        again = self._set_since(fetched)
+        self._progress.touch(again)
+        settled = [name for name in fetched.names if name not in (*touched, *again)]
         holders = self._unknown_holders(fetched, settled)
         for name in settled:
             self._progress.done(name)
@@ -97,6 +104,16 @@ class Images:
                 self.unreadable.forget(name)
                 if not self._progress.sweeping and (gone := self._translator.forget(name)):
                     self._publish(gone)
+
+    def _set_since(self, fetched: Fetched) -> list[str]:
+        """The tables that a COMMIT may have changed since. It has not written those that nobody had shown before."""
+        return [
+            name
+            for name, table in fetched.tables.items()
+            if isinstance(table, TableObject)
+            and table.takes_commits
+            and max(self.committed.get(name, 0), self.unseen_commit_at) > fetched.lo
+        ]
 
     def _void(self, name: str, reason: str) -> None:
         is_news = name not in self.unreadable
