@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from stream.sources.hive.constraint_writes import FREES
+from stream.sources.hive.foreign_keys import FREES
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.messages import HiveMessageError, parse_envelope, parse_notification, parse_table
 from stream.sources.hive.rpc.connection import MetastoreTimeout

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stream.sources.hive.constraint_writes import ConstraintWrites
+from stream.sources.hive.foreign_keys import ConstraintWrites
 from stream.sources.hive.live import fetching
 from stream.sources.hive.live.fetching import CHUNK_TABLES
 from stream.sources.hive.messages import TableObject
