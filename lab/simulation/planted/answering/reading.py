@@ -220,7 +220,7 @@ BEGINNINGS: Final = (
         "an answer of the metastore moves the session no further than the cache has folded",
         Replace(
             hive_latest.latest_event,
-            "max((row['eventId'] for row in rows if _concerns(row, name, of_keys)), default=since)",
+            "max((row['eventId'] for row in rows if _concerns(row, name, of_keys, of_commits)), default=since)",
             "since",
         ),
     ),
