@@ -6,8 +6,12 @@ import asyncio
 
 import pytest
 
-from consumers.owner.protocol import OwnerError, PartitionStatus, ShardStatus, Statuses
+from consumers.owner.protocol import OwnerError, PartitionStatus, ShardStatus, Standing, Statuses, Waited
+from serving.locations.places import Key, Location, Replica, Version
+from serving.locations.refreshing import Locations
+from serving.metrics import FrontMetrics
 from serving.reads import readiness as readiness_of
+from serving.reads.owners import Owners
 from serving.reads.readiness import Readiness
 from serving.reads.spaces import RowSpace
 from stream.shards.map import ShardMap
@@ -70,6 +74,16 @@ class ManyOwner(StatusOwner):
 
     owned: tuple[int, ...] = (0,)
     ready = True
+    named: Standing | None = None
+    """Who holds the others, as it has read."""
+
+    async def wait(self, *asked: object) -> Waited:
+        self._ask("wait")
+        if asked[1] in self.owned:
+            return Waited(0, True, "")
+        refused = OwnerError("this process does not own it", code="not_owner")
+        refused.moved = self.named
+        raise refused
 
     async def status(self, _: str = "") -> Statuses:
         self._ask("status")
@@ -111,6 +125,31 @@ def test_each_partition_that_is_not_ready_says_why(monkeypatch: pytest.MonkeyPat
         assert await readiness.missing() == []
         assert await readiness.missing() == []
         assert len(owner.asked) == asked + 1
+
+    asyncio.run(run())
+
+
+def test_a_front_that_starts_while_kafka_is_away_follows_partitions_that_have_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its file of locations is old, nobody reads through a front that is not ready, and only the old owner knows."""
+    old, new = ManyOwner(), ManyOwner()
+    old.owned, new.owned = (0,), (1, 2)
+    Network(monkeypatch, {"a:1": old, "b:1": new})
+    locations = Locations()
+    kept = Replica("a:1", "t", "", "old")
+    locations.restore([Location(Key("shop", each), Version(1, 0, "old"), kept) for each in range(3)])
+    readiness = Readiness(Owners(locations, FrontMetrics()), {"shop": RowSpace("shop", Layout(3))})
+
+    async def run() -> None:
+        both = ["shop/1 has moved", "shop/2 has moved"]
+        assert await readiness.missing() == both
+        assert new.asked == []
+        old.named = Standing("b:1", "new", "t", "", 2, 0)
+        assert await readiness.missing() == both
+        old.asked = []
+        assert await readiness.missing() == []
+        assert old.asked == []
 
     asyncio.run(run())
 
