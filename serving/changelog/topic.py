@@ -15,7 +15,7 @@ import json
 import re
 import threading
 from collections.abc import Mapping
-from time import time
+from time import monotonic, sleep, time
 from types import TracebackType
 from typing import Final, Self
 
@@ -42,6 +42,9 @@ MADE_TIMEOUT_S: Final = 30.0
 TRANSACTION_TIMEOUT_S: Final = 120
 """How long a Kafka transaction may take: one of the source may have 64 MB. Readers wait so long, and about 10 s more,
 for what a killed log has left open, unless it is started again."""
+DECIDED_S: Final = 5.0
+"""How long a topic without any committed record is waited for, if something is in it."""
+PAUSE_S: Final = 0.05
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _OWN: Final = re.compile(r"locations|[A-Za-z0-9_-]+\.(events|dlq|requests)")
 _KEYSPACE, _TABLES, _CHECKPOINT, _VERSION = "freshet-keyspace", "freshet-tables", "freshet-checkpoint", "freshet-log"
@@ -93,7 +96,9 @@ class LogTopic:
         """Behind the last event that is in the log or waits to be; empty: there is none."""
 
     def __enter__(self) -> Self:
-        self._read_end(committed=True)  # for what it refuses
+        if not self._read_end(committed=True):  # for what it refuses
+            self._await_decided()
+            self._read_end(committed=True)
         self._producer.open()
         self.checkpoint = self._read_end()
         return self
@@ -133,6 +138,17 @@ class LogTopic:
                 code="log_failed",
             ) from error
         self._pending, self._pending_bytes = [], 0
+
+    def _await_decided(self) -> None:
+        """Returns once what is in the topic is committed or aborted there.
+
+        Kafka acknowledges a commit before the partition knows of it, and it may be a running log's first one. What a
+        killed process has left open is ended by the next one's start alone, so that waits no longer than `DECIDED_S`.
+        """
+        end = end_offsets(self._kafka, self._topic, [0], committed=False)[0]
+        deadline = monotonic() + DECIDED_S
+        while end_offsets(self._kafka, self._topic, [0])[0] < end and monotonic() < deadline:
+            sleep(PAUSE_S)
 
     def _read_end(self, *, committed: bool = False) -> str:
         """The checkpoint in the topic's last record; empty if it never had any. Raises `ChangeLogError`.

@@ -17,7 +17,7 @@ from serving.changelog.errors import ChangeLogError
 from serving.changelog.files import Heading, LogFiles, files_of
 from serving.changelog.records import own_framing
 from serving.changelog.registry import RegistryError, SchemaRegistry
-from serving.changelog.topic import RECORD_BYTES_MAX, RECORD_BYTES_MIN, LogTopic
+from serving.changelog.topic import DECIDED_S, RECORD_BYTES_MAX, RECORD_BYTES_MIN, LogTopic
 from serving.changelog.writing import QUIET_S, write_log
 from serving.client import StreamEvent
 from stream.kafka.connection import KafkaCluster
@@ -61,6 +61,40 @@ def test_a_log_in_a_topic_goes_on_behind_all_that_the_process_before_has_written
     with pytest.raises(ChangeLogError), log:
         pass
     assert not fenced, "what is refused ends nobody else"
+
+
+@pytest.mark.parametrize("decided_after", [0, 3, None])
+def test_a_log_whose_first_commit_is_not_decided_yet_is_seen_before_it_is_fenced(
+    decided_after: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka acknowledges a commit before the partition knows of it. What a killed log has left is not waited for."""
+    paused: list[float] = []
+
+    def is_decided() -> bool:
+        return decided_after is not None and len(paused) >= decided_after
+
+    def ends(*_: object, committed: bool = True) -> dict[int, int]:
+        return {0: 0 if committed and not is_decided() else 2}
+
+    def read_end(*_: object, **__: object) -> str:
+        if is_decided():
+            raise ChangeLogError("it is another log")
+        return ""
+
+    def open_(_: object) -> None:
+        raise InterruptedError
+
+    monkeypatch.setattr("serving.changelog.topic.ShardProducer.open", open_)
+    monkeypatch.setattr("serving.changelog.topic.end_offsets", ends)
+    monkeypatch.setattr("serving.changelog.topic.monotonic", lambda: sum(paused))
+    monkeypatch.setattr("serving.changelog.topic.sleep", paused.append)
+    monkeypatch.setattr(LogTopic, "_ensure", lambda *_: None)
+    monkeypatch.setattr(LogTopic, "_bytes_max", lambda _: 1_000_000)
+    monkeypatch.setattr(LogTopic, "_read_end", read_end)
+    log = LogTopic(KafkaCluster("127.0.0.1:1"), "log", Heading("shop", []), own_framing(), lambda _: {})
+    with pytest.raises(InterruptedError if decided_after is None else ChangeLogError), log:
+        pass
+    assert sum(paused) <= DECIDED_S + 1
 
 
 @pytest.mark.parametrize(
