@@ -60,8 +60,11 @@ class ConstraintWrites:
         self._awaited[table_id] = event_id
         return False
 
-    def freed_with(self, event_id: int, event_type: str, changes: Iterable[Change]) -> list[ObjectImage]:
-        """The writes of constraints that an event of partitions brings along, besides its ``changes``."""
+    def freed_with(self, event_type: str, changes: Iterable[Change]) -> list[ObjectImage]:
+        """The writes of constraints that an event of partitions brings along, besides its ``changes``.
+
+        Also of those that are awaited: what points to them may have been read before the event.
+        """
         if event_type not in FREES:
             return []
         parts, told = set[int](), set[int]()
@@ -69,8 +72,7 @@ class ConstraintWrites:
             match change:
                 case ObjectImage(kind=kind) | ObjectSet(kind=kind) if kind in (PARTITION, CONSTRAINTS):
                     (parts if kind == PARTITION else told).add(change.table_id)
-        news = [each for each in sorted(parts - told - self._without) if self.is_news(each, event_id)]
-        return [ObjectImage(CONSTRAINTS, each, (), "written") for each in news]
+        return [ObjectImage(CONSTRAINTS, each, (), "written") for each in sorted(parts - told - self._without)]
 
     def is_outdated(self, table_id: int, lo: int) -> bool:
         """Whether an event after ``lo`` may have changed them: what was read then is not to be published."""

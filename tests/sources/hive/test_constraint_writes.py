@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stream.sources.hive.foreign_keys import ConstraintWrites
+from stream.sources.hive.foreign_keys import ConstraintWrites, ForeignKeys
 from stream.sources.hive.live import fetching
 from stream.sources.hive.live.fetching import CHUNK_TABLES
 from stream.sources.hive.messages import TableObject
@@ -155,28 +155,42 @@ def test_a_dropped_partition_writes_the_constraints_of_a_table_that_has_some(
     writes = ConstraintWrites()
     writes.published(7, constraints)
     has_some = constraints is KEYS and kind == "DROP_PARTITION"
-    assert writes.freed_with(10, kind, DROPPED) == ([written(7)] if has_some else [])
+    assert writes.freed_with(kind, DROPPED) == ([written(7)] if has_some else [])
 
 
 @pytest.mark.parametrize("change", [written(7), BindName("d.t", 7), VoidTable("d.u", "unreadable")])
 def test_a_table_without_constraints_may_have_got_some(change: Change) -> None:
     """After a restart, too: nobody knows who has none."""
     writes = ConstraintWrites()
-    assert writes.freed_with(9, "DROP_PARTITION", DROPPED) == [written(7)]
+    assert writes.freed_with("DROP_PARTITION", DROPPED) == [written(7)]
     writes.published(7, None)
     writes.note(10, [change])
     writes.published(8, None)
-    assert writes.freed_with(11, "DROP_PARTITION", DROPPED) == ([] if change == written(7) else [written(7)])
+    assert writes.freed_with("DROP_PARTITION", DROPPED) == [written(7)]
     writes.published(7, KEYS)
-    assert writes.freed_with(12, "DROP_PARTITION", DROPPED) == [written(7)]
+    assert writes.freed_with("DROP_PARTITION", DROPPED) == [written(7)]
+
+
+def test_what_points_to_a_table_is_outdated_by_each_of_its_dropped_partitions() -> None:
+    """Both are read after the first one, and the second one comes before that is published."""
+    keys = ForeignKeys({}, {7: "d.t", 100: "d.c"}.__getitem__, lambda _: True)
+    keys.note(100, {"d.t"})
+    for table_id in (7, 100):
+        keys.writes.published(table_id, KEYS)
+    for event_id in (10, 11):
+        freed = keys.writes.freed_with("DROP_PARTITION", DROPPED)
+        changes = [*DROPPED, *freed, *keys.changed_with(event_id, [*DROPPED, *freed])]
+        keys.writes.note(event_id, changes)
+        assert changes[1:] == [written(7), written(100)]
+    assert [keys.writes.is_outdated(table_id, 10) for table_id in (7, 100)] == [True, True]
 
 
 def test_a_cascade_writes_constraints_once() -> None:
     """An ALTER_TABLE that changes no columns of the table may change those of its partitions."""
     writes = ConstraintWrites()
     void = ObjectSet("partition", 7, "void", reason="the table was altered")
-    assert writes.freed_with(10, "ALTER_TABLE", [void]) == [written(7)]
-    assert writes.freed_with(10, "ALTER_TABLE", [void, written(7)]) == []
+    assert writes.freed_with("ALTER_TABLE", [void]) == [written(7)]
+    assert writes.freed_with("ALTER_TABLE", [void, written(7)]) == []
 
 
 def test_the_constraints_of_a_table_are_read_after_its_partition_was_dropped(source: Source) -> None:

@@ -240,7 +240,7 @@ class Following:
         self._recent.note(event_id, self._translator.write_id_changes)
         writes = self._foreign_keys.writes
         news = [each for each in others if writes.is_news(each.table_id, event_id)]
-        txn.changes = [*txn.changes, *writes.freed_with(event_id, row["eventType"], txn.changes)]
+        txn.changes = [*txn.changes, *writes.freed_with(row["eventType"], txn.changes)]
         pointing = self._foreign_keys.changed_with(event_id, txn.changes)
         txn.changes = [*txn.changes, *news, *(each for each in pointing if each not in news)]
         self._drops.note(event_id, txn.changes)
