@@ -11,6 +11,7 @@ nothing proves them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
 from typing import Final
 
 from consumers.fold.catalog_state import TRANSACTIONAL
@@ -39,6 +40,8 @@ from tokens import Position
 
 ATTEMPTS_MAX: Final = 3
 """Reads of a table whose name is given to another table meanwhile, or whose statistics are written meanwhile."""
+AGAIN_WITHIN_S: Final = 2.0
+"""A list that took longer is not read again: its reader would wait too long, and a busy log ends with each read."""
 PARTITIONS_MAX: Final = 500
 """Partitions of one call."""
 
@@ -56,6 +59,7 @@ def read_objects(metastore: Metastore, wanted: WantedObjects, own_list: str | No
         lo = metastore.last_event()
         found = _of_catalog(metastore, wanted)
         return _answer(found, wanted, position_of(lo), position_of(metastore.last_event()))
+    began_s = monotonic()
     for attempt in range(1, ATTEMPTS_MAX + 1):
         lo, table = seen_table(metastore, wanted.table, own_list)
         if table.image is None:
@@ -76,7 +80,7 @@ def read_objects(metastore: Metastore, wanted: WantedObjects, own_list: str | No
                     continue
                 statistics_of = ()  # of a table that is written all the time: nobody knows by which write they are
             if _is_of_several_calls(of_table, wanted):
-                if attempt < ATTEMPTS_MAX:
+                if attempt < ATTEMPTS_MAX and monotonic() - began_s < AGAIN_WITHIN_S:
                     continue
                 is_proved = False
         shown = _answer(_there(of_table, wanted), wanted, table.position, hi)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from serving.client import Unavailable
+from serving.sources import hive_objects
 from serving.sources.hive_objects import read_objects
 from serving.sources.source import SourceObjects, WantedObjects
 from stream.sources.hive.live.metastore import ServerList
@@ -151,6 +152,14 @@ class Renamed(Analyzed):
     def table(self, name: str) -> TableObject:
         """Which nothing changes."""
         return TableObject(name, 7, True, True, b'{"writeId":1,"partitionKeys":[{"name":"p"}]}')
+
+
+def test_a_list_that_took_long_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large one would be read three times within the time that its reader waits."""
+    monkeypatch.setattr(hive_objects, "AGAIN_WITHIN_S", 0.0)
+    catalog = Renamed(1)
+    assert not read_objects(as_metastore(catalog), WantedObjects("partition", "d.t"), None).is_proved
+    assert catalog.write_id == 6, "its names were listed once"
 
 
 @pytest.mark.parametrize(("writes", "is_proved"), [(0, True), (1, True), (2, True), (99, False)])
