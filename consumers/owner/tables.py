@@ -325,17 +325,19 @@ def judge_table_fill(
     """Whether the source's answer may be kept beside this state. Raises `tokens.TokenError`.
 
     Over a servable image only if the fill's own list has ids that the folded one lacks: a server may have got them
-    without an event, and then no event would make the entry servable. Never from before the last write event. While a
-    writer is pending only if the fill's list shows that it has ended: its COMMIT may be lost or still to come. Always
-    subject to `fill_refusal`.
+    without an event, and then no event would make the entry servable. Never from before the last write event. Only if
+    its list shows that no pending writer is open, or none at all where its writers are unknown or not all is folded.
     """
     lo = Position.parse(fill.lo)
     refusal = fill_refusal(lo, lineage, _voids_of(voids, fill.name, shard))
     if refusal:
         return refused(refusal)
-    if state is None or (state.shard, state.epoch) != (shard, lineage.epoch):
-        return ACCEPTED
-    return _judge_over_state(state, fill, lo, why_unservable(state, voids))
+    if state is not None and (state.shard, state.epoch) != (shard, lineage.epoch):
+        state = None
+    has_writers = fill.kind == TRANSACTIONAL and _may_be_open([UNKNOWN_WRITER], fill.write_ids)
+    if has_writers and not _are_writers_known(state, fill, lineage, voids):
+        return refused("a write id is open, and what its transaction has written by then is not known here")
+    return ACCEPTED if state is None else _judge_over_state(state, fill, lo, why_unservable(state, voids))
 
 
 def _judge_over_state(state: TableState, fill: FillTable, lo: Position, unservable: str) -> FillVerdict:
@@ -352,6 +354,15 @@ def _judge_over_state(state: TableState, fill: FillTable, lo: Position, unservab
     if state.write_position and not lo.at_or_past(Position.parse(state.write_position)):
         return refused(f"{fill.lo} is below the last write, {state.write_position}")
     return ACCEPTED
+
+
+def _are_writers_known(state: TableState | None, fill: FillTable, lineage: Lineage, voids: Voids) -> bool:
+    """Whether every write that the fill may show, and whose transaction may be open, has been folded."""
+    if state is None or not (state.list_ordinal and lineage.watermark):
+        return False
+    place = state.epoch, state.list_ordinal
+    was_lost = any((void.epoch, void.ordinal) >= place for void in _voids_of(voids, state.name, state.shard))
+    return not was_lost and Position.parse(lineage.watermark).at_or_past(Position.parse(fill.hi))
 
 
 def _has_more_ids(state: TableState, fill: FillTable, lo: Position) -> bool:
@@ -373,14 +384,10 @@ def _may_be_open(pending: Iterable[tuple[int, int]], fetched: str) -> bool:
         return True
     found = ValidWriteIdList.parse(fetched)
     still_open = {*found.open_ids}
-    for writer in pending:
-        if writer == UNKNOWN_WRITER:
-            is_open = found.min_open != NO_OPEN_ID
-        else:
-            is_open = writer[1] > found.hwm or writer[1] in still_open
-        if is_open:
-            return True
-    return False
+    return any(
+        found.min_open != NO_OPEN_ID if writer == UNKNOWN_WRITER else writer[1] > found.hwm or writer[1] in still_open
+        for writer in pending
+    )
 
 
 def table_stamp(state_bytes: bytes | None, head: Head) -> bytes:

@@ -67,6 +67,35 @@ def test_the_servers_list_names_the_unknown_writer(held: Catalog) -> None:
     assert ask(held, f"{NAME}:2:{OPEN}::").served
 
 
+@pytest.mark.parametrize(("opened", "behind", "accepted"), [("1", 0, True), ("1", 1, False), ("", 1, True)])
+def test_what_an_open_writer_may_have_written_meanwhile_is_not_kept(
+    held: Catalog, opened: str, behind: int, *, accepted: bool
+) -> None:
+    """The metastore shows what is uncommitted. Once all that it may show is folded, its writers are known."""
+    bound(held, f"{NAME}:0:{OPEN}::")
+    held.event("AllocWriteId", {"table_id": 7, "txn": 71, "write_id": 1, "reallocated": False})
+    held.table("written", None, kind="transactional", txn=72, write_id=2)
+    held.event("CommitTxn", {"txn": 72, "write_ids": [{"table_id": 7, "write_id": 2}]})
+    read, listed = at(held.ordinal + behind), f"{NAME}:2:{opened or OPEN}:{opened}:"
+    stamp = ask(held, listed).stamp
+    offer = FillTable(0, "shop", 0, 7, NAME, "transactional", b'"v2"', listed, read, read, stamp)
+    assert fill_table(held.partition, offer).accepted is accepted
+
+
+@pytest.mark.parametrize(("listed", "accepted"), [("1:1:1:", False), (f"1:{OPEN}::", True)])
+def test_before_a_tables_first_event_only_a_list_without_open_ids_is_kept(
+    held: Catalog, listed: str, *, accepted: bool
+) -> None:
+    """Nobody knows here what its writers have written."""
+    held.ordinal += 1
+    held.fold(bind(held.ordinal, 7))
+    held.fold(mark(held.ordinal))
+    found = ask(held, f"{NAME}:{listed}")
+    read = at(held.ordinal)
+    offer = FillTable(0, "shop", 0, 7, NAME, "transactional", b"{}", f"{NAME}:{listed}", read, read, found.stamp)
+    assert fill_table(held.partition, offer).accepted is accepted
+
+
 def test_a_fill_of_the_old_name_is_no_answer_for_the_new_one(held: Catalog) -> None:
     """A fill over no state at all survives a rename: nothing that its stamp covers has changed."""
     held.ordinal += 1

@@ -211,6 +211,19 @@ CATALOG: dict[str, History] = {
     ],
 }
 WAREHOUSE: dict[str, History] = {
+    "a transaction writes while its source is slow, and its session reads that from the metastore": [
+        ("create", 1, 0),
+        ("open", 1),
+        ("let", 1),
+        ("begin", 0, 0, 0, 1, 0, 1),
+        ("allocate", 1, 0, 1),
+        ("end", 1, 1),
+        ("within", 0, 1, 0, 0, 0, 0),
+        ("slow", 0, 3),
+        ("expire", 0),
+        ("let", 3),
+        ("table", 0, 1, 0, 0, 1),
+    ],
     "a table without partition columns was there before its source": [
         ("world", 1, 0, 0, 0, 1),
         ("create", 0, 3),
