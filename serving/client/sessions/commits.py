@@ -28,11 +28,17 @@ _STAYS_IN_TRANSACTION: Final = WITHIN_TRANSACTION | {"with", "savepoint", "relea
 class _Flavor(NamedTuple):
     name: str
     ask: str
-    """Connection, server, GTIDs of this session's last commit ("": this server can't tell), all that is committed."""
+    """Connection, server, GTIDs of this session's last commit ("": this server can't tell), all that is committed.
+    Then, unless replicas refuse to answer, whether it takes no writes."""
 
 
-MARIADB: Final = _Flavor("MariaDB", "SELECT @@pseudo_thread_id, @@server_id, @@last_gtid, @@gtid_binlog_pos")
-MYSQL: Final = _Flavor("MySQL56", "SELECT @@pseudo_thread_id, @@server_id, '', @@GLOBAL.gtid_executed")
+MARIADB: Final = _Flavor(
+    "MariaDB", "SELECT @@pseudo_thread_id, @@server_id, @@last_gtid, @@gtid_binlog_pos, @@read_only"
+)
+MYSQL: Final = _Flavor(
+    "MySQL56",
+    "SELECT @@pseudo_thread_id, @@server_id, '', @@GLOBAL.gtid_executed, @@read_only, @@innodb_read_only",
+)
 POSTGRES: Final = _Flavor(
     "Postgres",
     "SELECT pg_catalog.pg_backend_pid(), (SELECT system_identifier FROM pg_catalog.pg_control_system()), '',"
@@ -67,6 +73,10 @@ class Commits:
         self._shard, self._clock, self.whose, self._flavors = shard, clock, whose, flavors
         self._flavor: _Flavor | None = None
         self._thread = self._server = 0
+        self._left: set[int] = set()
+        """Servers that take writes, to which the connection does not lead any more."""
+        self._is_spread = False
+        """It led to one of them again: no switchover, but a router, or a pool of several servers."""
         self._is_idle = False
         """Nothing was run since the last commit, as far as is known."""
         self.owes: SessionState | None = None
@@ -84,7 +94,7 @@ class Commits:
         for flavor in self._flavors:
             told = yield flavor.ask
             if told is not None:
-                self._flavor, self._thread, self._server = flavor, int(told[0]), int(told[1])
+                self._flavor, self._thread, self._server = flavor, int(told[0]), self._writer(told)
                 return
 
     def after(self, statement: Statement, *, in_transaction: bool, has_rows: bool) -> Asking:
@@ -116,10 +126,13 @@ class Commits:
 
     def _heard(self, session: SessionState, flavor: _Flavor, told: Sequence[Any], before: Doubt | None) -> bool:
         """Whether what was told stands for the commit. Another connection's last GTID is none of this one's."""
-        thread, server, last, executed = (_text(each) for each in told)
-        if int(server) != self._server:
+        thread, _, last, executed = (_text(each) for each in told[:4])
+        server = self._writer(told)
+        if server == 0 or server != self._server:
             # Who took the commit? No server can say. The next one that may commit finds out first where it goes.
-            self._server, self._flavor, self.owes = 0, None, None
+            if server and self._server:
+                self._left.add(self._server)
+            self._server, self._flavor, self.owes = 0, flavor if self._is_spread else None, None
             return False
         everything = f"{flavor.name}/{executed}" if executed else ""
         is_own = flavor is MARIADB and int(thread) == self._thread
@@ -130,6 +143,16 @@ class Commits:
             session.observe(self._shard, everything)
         session.end_doubt(self._shard, before, self._server, everything)
         return is_own or bool(everything)
+
+    def _writer(self, told: Sequence[Any]) -> int:
+        """The server that answers, if it may be the one that takes the connection's writes; else 0.
+
+        A router sends questions to replicas, which are read-only: two answers of one of them agree by chance. Where
+        replicas take writes too, a connection that leads back to one shows that its questions are spread.
+        """
+        server = int(told[1]) if all(_text(each) in ("0", "OFF") for each in told[4:]) else 0
+        self._is_spread |= server in self._left
+        return 0 if self._is_spread else server
 
 
 def in_transaction(connection: Any) -> bool:
