@@ -184,9 +184,11 @@ class Consumption:
         try:
             self._assignment.forget_waiting()
             self._assignment.subscribe(consumer, search.found, search.missing)
-            is_member, drains_again = True, owned.is_asked_to_drain
+            is_member, drains_again = True, False
             while not self._stopping.is_set():
+                was_given = self._assignment.is_given
                 self._step(consumer)
+                drains_again |= owned.is_asked_to_drain and self._has_closed and not was_given
                 if is_member and self._may_leave(drains_again):
                     is_member = False
                     self._assignment.leave(consumer)
@@ -208,7 +210,8 @@ class Consumption:
         """Whether a drain may begin now.
 
         Nothing that is lost can be handed over, and after a session that failed nothing that it closed: what the group
-        has not given to others meanwhile is first given to this process once more.
+        has not given to others meanwhile is first given to this process once more. ``drains_again``: it was asked to
+        drain before it was told what that is.
         """
         owned = self.ownership
         if not owned.is_asked_to_drain or any(each.lost for each in owned):

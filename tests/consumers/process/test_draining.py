@@ -127,6 +127,40 @@ def test_who_has_failed_hands_over_what_it_is_given_back(process: Drained) -> No
     assert process.told[1:] == [True, True, True, False]
 
 
+def test_a_drain_before_the_group_has_given_anything_back_waits_for_it(process: Drained) -> None:
+    """It left in the same step, and nothing was handed over: the session had begun before it was asked to."""
+
+    def give_back(process: Drained) -> None:
+        process.partition.ready = False
+        process.owned.add(process.partition)
+        process.group["on_assign"](process, [])
+
+    def catch_up(process: Drained) -> None:
+        assert not process.has_left
+        process.partition.ready = True
+
+    process.steps = [fails]
+    with pytest.raises(SessionEnd):
+        process.consumption._session()
+    process.steps = [nothing, lambda it: it.consumption.drain(), give_back, catch_up]
+    process.steps += [lambda it: it.owned.remove(it.partition), nothing]
+    process.consumption._session()
+    assert process.has_left
+    assert process.told[1:] == [False, False, True, True, True, False]
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_a_drain_does_not_wait_for_what_has_not_caught_up(process: Drained, has_failed: bool) -> None:
+    """Nor for anything where no session before had closed what it had."""
+    process.partition.ready = False
+    process.consumption._has_closed = has_failed
+    if has_failed:
+        process.steps = [lambda it: it.group["on_assign"](it, [])]
+    process.steps += [lambda it: it.consumption.drain(), lambda it: it.owned.remove(it.partition), nothing]
+    process.consumption._session()
+    assert (process.has_left, process.told[-1]) == (True, False)
+
+
 def test_who_has_failed_leaves_if_others_have_all(process: Drained) -> None:
     """It stayed in its group for good, and got partitions as soon as another member went."""
     process.partition.lost = True  # so it does not leave at once
