@@ -169,7 +169,7 @@ class ObjectReads:
             why = f"the cache cannot prove its answer ({cache_why}), and no source of catalog {space.name} has it here"
             raise ReadError("source_unreachable", why)
         await learn_shards(self._owners, space, demand.vector, deadline)
-        epoch = await epoch_of(self._owners, space, source.shard, [owned.shard] if owned is not None else [])
+        epoch = await epoch_of(self._owners, space, source.shard)
         proof = Proof(demand, source.shard, epoch, space.epochs.kin_of(source.shard, demand.vector))
         proof.reached = reached_by(proof, [owned] if owned is not None else [])
         seen = await self._prove(lookup, source, proof, owned.watermark if owned is not None else "")

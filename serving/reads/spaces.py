@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,7 +12,6 @@ from typing import Final
 
 from consumers.fold.shards import NO_KIN, Kin
 from consumers.owner.client import OwnerClient
-from consumers.owner.protocol import Waited
 from consumers.store.index import Index
 from serving.errors import ReadError
 from serving.reads.owners import OwnerAway, Owners
@@ -23,9 +23,9 @@ from tokens.decision import is_unknown
 
 LEARN_EVERY_S: Final = 0.05
 CONFIRM_EVERY_S: Final = 1.0
-"""How long a known epoch is used by reads that no owner answers, before an owner is asked for it again."""
+"""How long the known epochs are used by reads of the source, before the owners are asked for them again."""
 CONFIRM_WITHIN_S: Final = 0.2
-"""How long after such a question began its answer is waited for. Then the known epoch is used."""
+"""How long after such questions began their answers are waited for. Then the known epoch is used."""
 _EMPTY_VECTOR = str(Vector())
 
 
@@ -38,12 +38,10 @@ class Epochs:
     """The round of questions that is under way, or the last one."""
     asked_at: float = float("-inf")
     """When that one began, on the event loop's clock."""
-    confirming: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    """Shard → the question for its epoch that is under way, or the last one."""
-    confirmed_at: dict[str, float] = field(default_factory=dict)
-    """Shard → when that one began, or when its epoch was first asked for."""
-    turn: int = 0
-    """The partition whose owner is asked first for the next one: another each time, since one may be far behind."""
+    confirming: asyncio.Task[None] | None = None
+    """The questions whether any partition has a higher one, which are under way, or the last ones."""
+    confirmed_at: float = float("-inf")
+    """When those began."""
     _kin: dict[str, tuple[int, Kin]] = field(default_factory=dict)
     """Shard → the shards around it, and the epoch of ``shard`` in which they were named."""
 
@@ -160,44 +158,47 @@ class TableSpace:
     epochs: Epochs = field(default_factory=Epochs)
 
 
-async def epoch_of(owners: Owners, space: RowSpace | TableSpace, shard: str, told: Iterable[str] = ()) -> int | None:
+async def epoch_of(owners: Owners, space: RowSpace | TableSpace, shard: str) -> int | None:
     """The epoch of ``shard``: as known, else from any owner of the keyspace; None if no owner names it.
 
-    ``told``: the shards of the owners' answers to this read. If it is not among them, the known epoch may be of a
-    history that was replaced since, so an owner is asked again, once in `CONFIRM_EVERY_S` for all readers.
+    The known one may be of a history that was replaced since, whoever has answered the read: its partition may be
+    behind the others. So the owners are asked again, once in `CONFIRM_EVERY_S` for all readers.
     """
     epochs = space.epochs
-    if shard not in epochs.known:
-        epochs.confirmed_at[shard] = asyncio.get_running_loop().time()
+    if shard in epochs.known:
+        await _confirmed(owners, space)
+    else:
         await _ask_until(owners, space, lambda: shard in epochs.known)
-    elif shard not in told:
-        await _confirmed(owners, space, shard)
     return epochs.known.get(shard)
 
 
-async def _confirmed(owners: Owners, space: RowSpace | TableSpace, shard: str) -> None:
-    """Waits, though not for long, until an owner was asked for the epoch of ``shard`` in the last moment."""
+async def _confirmed(owners: Owners, space: RowSpace | TableSpace) -> None:
+    """Waits, though not for long, until the owners were asked for the epochs in the last moment."""
     loop, epochs = asyncio.get_running_loop(), space.epochs
-    now, asking = loop.time(), epochs.confirming.get(shard)
-    is_done = asking is None or asking.done()
-    if is_done and now >= epochs.confirmed_at.get(shard, float("-inf")) + CONFIRM_EVERY_S:
-        epochs.confirmed_at[shard] = now
-        asking = epochs.confirming[shard] = loop.create_task(_confirm(owners, space, shard))
-    left_s = epochs.confirmed_at[shard] + CONFIRM_WITHIN_S - now
+    now, asking = loop.time(), epochs.confirming
+    if (asking is None or asking.done()) and now >= epochs.confirmed_at + CONFIRM_EVERY_S:
+        epochs.confirmed_at = now
+        asking = epochs.confirming = loop.create_task(_confirm(owners, space))
+    left_s = epochs.confirmed_at + CONFIRM_WITHIN_S - now
     if asking is not None and not asking.done() and left_s > 0:
         await asyncio.wait([asking], timeout=left_s)
 
 
-async def _confirm(owners: Owners, space: RowSpace | TableSpace, shard: str) -> None:
-    """Asks the owners of each partition in turn, until one names ``shard``."""
+async def _confirm(owners: Owners, space: RowSpace | TableSpace) -> None:
+    """Asks for each partition, since one may have folded what no other has: owners side by side.
 
-    async def ask(client: OwnerClient, partition: int) -> bool:
-        return shard in _learnt(space, await client.wait(space.name, partition, _EMPTY_VECTOR, 0))
+    One that does not answer holds up only its own partitions, and for one of them: then it is known to be away.
+    """
+    of_owner = defaultdict[str | None, list[int]](list)
+    for partition in range(space.layout.partitions):
+        of_owner[owners.address_of(space.name, partition)].append(partition)
 
-    partitions, epochs = space.layout.partitions, space.epochs
-    first, epochs.turn = epochs.turn, (epochs.turn + 1) % partitions
-    with suppress(ReadError):
-        await owners.ask_any(space.name, [*range(first, partitions), *range(first)], ask, bool, each_partition=True)
+    async def ask(partitions: Iterable[int]) -> None:
+        for partition in partitions:
+            with suppress(ReadError):
+                await owners.read(space.name, partition, partial(learn_watermarks, space=space, partition=partition))
+
+    await asyncio.gather(*map(ask, of_owner.values()))
 
 
 async def learn_shards(
@@ -257,17 +258,8 @@ def unknown_shards(vector: Vector, space: RowSpace | TableSpace, shard: str = ""
 async def learn_watermarks(client: OwnerClient, space: RowSpace | TableSpace, partition: int) -> str:
     """A partition's watermarks as a vector's text; keeps their epochs. Raises `OwnerError`."""
     waited = await client.wait(space.name, partition, _EMPTY_VECTOR, 0)
-    _learnt(space, waited)
-    return waited.watermarks
-
-
-def _learnt(space: RowSpace | TableSpace, waited: Waited) -> set[str]:
-    """The shards that an owner's answer names; keeps what it says of them."""
-    named = set[str]()
     for each in waited.shards:
         space.epochs.learn_kin(each.shard, each.epoch, each.kin)
-        named.add(each.shard)
     for shard, component in Vector.parse(waited.watermarks).items():
         space.epochs.learn(shard, component.epoch)
-        named.add(shard)
-    return named
+    return waited.watermarks

@@ -184,7 +184,7 @@ class TableReads:
             why = f"the cache cannot prove its answer ({cache_why}), and catalog {space.name} has no source here"
             raise ReadError("source_unreachable", why)
         await learn_shards(self._owners, space, demand.vector, deadline)
-        epoch = await epoch_of(self._owners, space, source.shard, [owned.shard] if owned is not None else [])
+        epoch = await epoch_of(self._owners, space, source.shard)
         proof = Proof(demand, source.shard, epoch, space.epochs.kin_of(source.shard, demand.vector))
         proof.reached = reached_by(proof, [owned] if owned is not None else [])
         while True:

@@ -123,7 +123,7 @@ def test_nothing_is_confirmed_without_a_proof(monkeypatch: pytest.MonkeyPatch) -
     """If-None-Match shortens an answer that was given, never a refusal or an absence."""
     asking = Asking(monkeypatch, FakeRowSource(IMAGE, "0-1-5"))
     tag = asking("GET", ROW).headers["etag"]
-    asking.owner.row = owner_row(None, "0-1-1", "0-1-1")
+    asking.owner.row, asking.owner.watermarks = owner_row(None, "0-1-1", "0-1-1"), str(seen("shop/0", "0-1-1"))
     behind = {"if-none-match": f"{tag}, *", "freshet-token": str(seen("shop/0", "0-1-7"))}
     assert refused(asking("GET", ROW, headers=behind), 503, "source_behind")
     from_source = asking("GET", ROW, headers={"if-none-match": tag, "freshet-token": str(seen("shop/0", "0-1-5"))})

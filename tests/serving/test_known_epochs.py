@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from itertools import pairwise
 from typing import Any
 
@@ -21,8 +21,8 @@ from serving.reads.ranges.reading import RangeReads
 from serving.reads.rows import RowReads
 from serving.reads.spaces import CONFIRM_EVERY_S, CONFIRM_WITHIN_S, RowSpace, TableSpace, epoch_of
 from serving.reads.tables import TableReads
-from stream.wire.keys import Layout
-from tests.serving.fakes import AWAY, FakeOwner, FakeRowSource, Network, at, demand_of, owner_row, seen
+from stream.wire.keys import Layout, row_key
+from tests.serving.fakes import AWAY, FakeOwner, FakeRowSource, Network, demand_of, owner_row, seen
 from tests.serving.test_list_reads import Lists
 from tests.serving.test_table_reads import external
 from tokens import Vector
@@ -149,31 +149,62 @@ def test_an_owner_that_does_not_answer_holds_up_no_reader_for_long(
     assert sum(each > 0 for each in waited) <= (0 if is_away else 2 * 100 * CONFIRM_WITHIN_S + 2)
 
 
-def test_what_an_owner_has_told_a_read_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer that it missed by names the epoch."""
-    owner, source = FakeOwner(watermarks=seen(SHARD, "0-1-1")), FakeRowSource(b"{}", "0-1-9")
-    owner.row = owner_row(None, "0-1-1", "0-1-1")
-    owners, metrics = Network(monkeypatch, {"a:1": owner}).owners(), FrontMetrics()
+class Answering(Folding):
+    """As `Folding`, of a table that is cached, but it can't prove its rows: it is behind, paused, or made anew."""
+
+    def __init__(self, *, image: bytes | None = None) -> None:
+        super().__init__()
+        self.description.cacheable, self.row = True, owner_row(image, "0-1-9", "0-1-9")
+
+
+@pytest.mark.parametrize("image", [None, b"{}"])
+def test_an_answer_of_an_owner_says_nothing_of_what_others_have_folded(
+    monkeypatch: pytest.MonkeyPatch, image: bytes | None
+) -> None:
+    """They are asked where it was not served, so a session hears of the new history. Else nobody is asked."""
+    loop, own, other = VirtualLoop(), Answering(image=image), Folding()
+    other.epoch = 2
+    network = Network(monkeypatch, {"a:1": own, "b:1": other})
+    network.announced = {0: ["a:1"], 1: ["b:1"]}
+    owners, metrics, space = network.owners(clock=loop.time), FrontMetrics(), RowSpace("shop", Layout(2))
+    space.source = FakeRowSource(b"{}", "0-1-120")
     reads = RowReads(owners, Descriptions(owners), Fills(owners, metrics), metrics)
-    space, wanted = RowSpace("shop", Layout(1), source=source), [RequestedRow("shop.items", b"7")]
-    [answer] = asyncio.run(reads.read_many(space, wanted, demand_of(seen(SHARD, "0-1-4"))))
-    assert not isinstance(answer, ReadError)
-    assert (answer.served_from, Vector.parse(answer.token)) == ("source", seen(SHARD, "0-1-9"))
-    assert at("0-1-9") == source.position
-    assert "wait" not in owner.asked
+    number = next(each for each in range(20) if space.layout.partition_of(row_key("shop.items", [each])) == 0)
+    wanted = [RequestedRow("shop.items", str(number).encode())]
+    reading = loop.create_task(reads.read_many(space, wanted, demand_of(seen(SHARD, "0-1-4"))))
+    loop.advance(CONFIRM_EVERY_S)
+    [answer] = reading.result()
+    assert (answer.code if isinstance(answer, ReadError) else "") == ("history_lost" if image is None else "")
+    assert (len(own.asked_at), len(other.asked_at)) == ((1, 1) if image is None else (0, 0))
 
 
-def test_another_partition_is_asked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is far behind tells of no new history, and the others do."""
-    loop, owners_of = VirtualLoop(), {f"{name}:1": Folding() for name in "abc"}
-    owners_of["b:1"].epoch = 2
+class Partitioned(Folding):
+    """An owner of partitions, of which those in ``ahead`` have folded epoch 2, and ``left`` is no longer its own."""
+
+    def __init__(self, ahead: Collection[int] = (), *, left: int = -1, takes_s: float = 0.0) -> None:
+        super().__init__(takes_s=takes_s)
+        self.ahead, self.left = ahead, left
+
+    async def wait(self, *args: object) -> Waited:
+        _, partition, *_ = args
+        self.epoch = 2 if partition in self.ahead else 1
+        self.failure = OwnerError("another has it", code="not_owner") if partition == self.left else None
+        return await super().wait(*args)
+
+
+@pytest.mark.parametrize("ahead", range(1, 8))
+@pytest.mark.parametrize("is_hanging", [True, False])
+def test_the_first_question_hears_of_an_epoch_that_one_partition_has_folded(
+    monkeypatch: pytest.MonkeyPatch, ahead: int, *, is_hanging: bool
+) -> None:
+    """Whichever it is, and whatever others of its owner say, or another owner that does not answer."""
+    loop, owners_of = VirtualLoop(), {"a:1": Partitioned(takes_s=60 if is_hanging else 0), "b:1": Partitioned([ahead])}
     network = Network(monkeypatch, owners_of)
-    network.announced = {number: [address] for number, address in enumerate(owners_of)}
-    owners, space = network.owners(clock=loop.time), RowSpace("shop", Layout(3))
-    found = list[int | None]()
-    for _ in range(3):
-        reading = loop.create_task(epoch_of(owners, space, SHARD))
-        loop.advance(CONFIRM_EVERY_S)
-        found.append(reading.result())
-    assert found == [1, 1, 2]
-    assert [len(owner.asked_at) for owner in owners_of.values()] == [2, 1, 0]
+    network.announced = {partition: ["b:1" if partition else "a:1"] for partition in range(8)}
+    owners_of["b:1"].left = 1 if ahead > 1 else 2
+    owners, space = network.owners(clock=loop.time), RowSpace("shop", Layout(8))
+    space.epochs.learn(SHARD, 1)
+    reading = loop.create_task(epoch_of(owners, space, SHARD))
+    loop.advance(CONFIRM_WITHIN_S)
+    assert reading.result() == 2
+    assert [len(owner.asked_at) for owner in owners_of.values()] == [1, 7]

@@ -59,8 +59,13 @@ class Partitions:
         return [self._answer(request) for request in requests]
 
     async def ask_any(self, *_: Any, **__: Any) -> Any:
-        """As `serving.reads.owners.Owners.ask_any`: they say nothing beyond their answers."""
+        """As `serving.reads.owners.Owners` does: they say nothing beyond their answers."""
         raise OwnerAway("nobody")
+
+    read = ask_any
+
+    def address_of(self, *_: Any) -> None:
+        """Nobody's."""
 
     def _answer(self, request: GetRange) -> RangeRows:
         self.asked.append(request)

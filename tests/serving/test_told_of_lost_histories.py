@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from consumers.fold.catalog_state import EXTERNAL
-from consumers.owner.protocol import HISTORY_LOST, OwnerObjects
+from consumers.owner.protocol import HISTORY_LOST, OwnerObjects, Waited
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
 from serving.reads.objects import ObjectReads, RequestedObjects
@@ -92,6 +92,14 @@ class ObjectOwners:
         """Their answer."""
         places = ("hive/0", 2, "", "", str(at(FOLDED)))
         return OwnerObjects(0, 0, 0, "unknown", "why", False, True, *places, [], [], code=HISTORY_LOST)
+
+    async def read(self, *_: object) -> Waited:
+        """Nothing beyond it."""
+        return Waited(0, True, "")
+
+    def address_of(self, *_: object) -> str:
+        """Of the only one."""
+        return "a:1"
 
 
 def objects(_: pytest.MonkeyPatch, gtid: str | None) -> object:

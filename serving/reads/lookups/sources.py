@@ -95,8 +95,7 @@ class SourceLookups:
         """One source's answers in the order of ``misses``. A source that lags is waited for until the deadline."""
         space, vector = context.space, context.demand.vector
         await learn_shards(self._owners, space, vector, context.deadline, source.shard)
-        told = (miss.row.shard for miss in misses if miss.row is not None)
-        epoch = await epoch_of(self._owners, space, source.shard, told)
+        epoch = await epoch_of(self._owners, space, source.shard)
         proof = Proof(context.demand, source.shard, epoch, space.epochs.kin_of(source.shard, vector))
         proof.reached = reached_by(proof, (miss.row for miss in misses if miss.row is not None))
 

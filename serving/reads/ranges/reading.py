@@ -240,7 +240,7 @@ class RangeReads:
         """The rows of one shard. Raises `ReadError`, `SchemaChanged`."""
         space, asked = lookup.space, lookup.range
         await learn_shards(self._owners, space, lookup.demand.vector, lookup.deadline, source.shard)
-        epoch = await epoch_of(self._owners, space, source.shard, (each.shard for each in miss.answers))
+        epoch = await epoch_of(self._owners, space, source.shard)
         proof = Proof(lookup.demand, source.shard, epoch, space.epochs.kin_of(source.shard, lookup.demand.vector))
         proof.reached = reached_by(proof, miss.answers)
         limit = lookup.limit
