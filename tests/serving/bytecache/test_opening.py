@@ -194,10 +194,12 @@ def test_nobody_with_a_key_hands_over_to_an_owner_without(place: Path, monkeypat
     owner.close()
 
 
-def descriptors() -> int:
-    """How many this process has open, without those that nobody refers to."""
+def opened_in(place: Path) -> list[str]:
+    """What this process has open below ``place`` and of shared memory, without what nobody refers to."""
     gc.collect()
-    return len(os.listdir("/proc/self/fd"))
+    links = [Path("/proc/self/fd") / each for each in os.listdir("/proc/self/fd")]
+    shown = [os.readlink(each) for each in links if each.is_symlink()]  # the listing's own is closed by now
+    return sorted(each for each in shown if each.startswith((str(place), "/dev/shm/", "/memfd:")))
 
 
 def test_a_directory_on_a_full_disk_is_opened(
@@ -225,13 +227,13 @@ def test_an_opening_that_fails_leaves_no_descriptor(
     store: DirectoryStore, place: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     """Wherever it fails; each read may try again. Once the fault is over, the directory is read."""
-    open_before = descriptors()
+    open_before = opened_in(place)
     with monkeypatch.context() as patch:
         patch.setattr(f"serving.bytecache.disk.{broken}", Mock(side_effect=OSError(errno.EIO, "the disk")))
         for _ in range(2):
             with pytest.raises(ByteCacheError, match="the disk"):
                 Joined(place, OPTIONS)
-    assert descriptors() <= open_before
+    assert opened_in(place) == open_before
     joined = Joined(place, OPTIONS)
     cache = ByteCache([joined])
     assert cache.read(cache.open(store, "a"), 0, MIB) == DATA
@@ -249,8 +251,8 @@ def test_writers_that_get_too_few_threads_leave_none(place: Path, monkeypatch: p
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", few)
-    open_before, running_before = descriptors(), set(threading.enumerate())
+    open_before, running_before = opened_in(place), set(threading.enumerate())
     with pytest.raises(RuntimeError):
         Joined(place, replace(OPTIONS, medium="ssd"))
     assert set(threading.enumerate()) <= running_before
-    assert descriptors() <= open_before
+    assert opened_in(place) == open_before
