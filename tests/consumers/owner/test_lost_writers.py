@@ -67,40 +67,6 @@ def test_the_servers_list_names_the_unknown_writer(held: Catalog) -> None:
     assert ask(held, f"{NAME}:2:{OPEN}::").served
 
 
-@pytest.mark.parametrize("is_known", [False, True])
-def test_whoever_is_open_may_have_written_before_the_first_event(held: Catalog, *, is_known: bool) -> None:
-    """The image waits for their ends. With the CREATE all is known: who has an open id has written nothing."""
-    listed = f"{NAME}:2:2:2:"
-    if is_known:
-        bound(held, f"{NAME}:1:{OPEN}::")
-        held.event("AllocWriteId", {"table_id": 7, "txn": 72, "write_id": 2, "reallocated": False})
-    else:
-        held.ordinal += 1
-        held.fold(bind(held.ordinal, 7))
-    held.table("image", b'"v1"', kind="transactional", write_ids=listed)
-    held.event("AllocWriteId", {"table_id": 7, "txn": 72, "write_id": 2, "reallocated": False})
-    assert ask(held, listed).served is is_known
-    held.table("image", b'"v2"', kind="transactional", write_ids=listed)
-    assert ask(held, listed).served is is_known
-    held.event("AbortTxn", {"txn": 72, "write_ids": [{"table_id": 7, "write_id": 2}], "reconciled": False})
-    assert ask(held, listed).image == b'"v2"'
-
-
-def test_whoever_is_open_may_have_written_what_was_lost(held: Catalog) -> None:
-    """Another one's write, with its own write id, and its end do not end the wait for the one whose write is lost."""
-    bound(held, f"{NAME}:0:{OPEN}::")
-    for txn, write_id in ((71, 1), (72, 2)):
-        held.event("AllocWriteId", {"table_id": 7, "txn": txn, "write_id": write_id, "reallocated": False})
-    lose(held)
-    held.table("written", b'"v1"', kind="transactional", txn=72, write_id=2)
-    held.event("AbortTxn", {"txn": 72, "write_ids": [{"table_id": 7, "write_id": 2}], "reconciled": False})
-    assert not ask(held, f"{NAME}:2:1:1:2").served
-    held.table("image", b'"v1"', kind="transactional", write_ids=f"{NAME}:2:1:1:2")
-    assert "write id 1" in ask(held, f"{NAME}:2:1:1:2").why
-    held.event("CommitTxn", {"txn": 71, "write_ids": [{"table_id": 7, "write_id": 1}]})
-    assert ask(held, f"{NAME}:2:{OPEN}::2").image == b'"v1"'
-
-
 @pytest.mark.parametrize(("opened", "behind", "accepted"), [("1", 0, True), ("1", 1, False), ("", 1, True)])
 def test_what_an_open_writer_may_have_written_meanwhile_is_not_kept(
     held: Catalog, opened: str, behind: int, *, accepted: bool
