@@ -326,7 +326,7 @@ def judge_table_fill(
 
     Over a servable image only if the fill's own list has ids that the folded one lacks: a server may have got them
     without an event, and then no event would make the entry servable. Never from before the last write event. Only if
-    its list shows that no pending writer is open, or none at all where its writers are unknown or not all is folded.
+    its list shows that no pending writer is open, or none at all, and no later write, where not all of them are known.
     """
     lo = Position.parse(fill.lo)
     refusal = fill_refusal(lo, lineage, _voids_of(voids, fill.name, shard))
@@ -334,9 +334,10 @@ def judge_table_fill(
         return refused(refusal)
     if state is not None and (state.shard, state.epoch) != (shard, lineage.epoch):
         state = None
-    has_writers = fill.kind == TRANSACTIONAL and _may_be_open([UNKNOWN_WRITER], fill.write_ids)
+    is_later = not lo.at_or_past(Position.parse(fill.hi))  # written after the list was fetched: by whom, it can't say
+    has_writers = fill.kind == TRANSACTIONAL and (is_later or _may_be_open([UNKNOWN_WRITER], fill.write_ids))
     if has_writers and not _are_writers_known(state, fill, lineage, voids):
-        return refused("a write id is open, and what its transaction has written by then is not known here")
+        return refused("a write id may be open, and what its transaction has written by then is not known here")
     return ACCEPTED if state is None else _judge_over_state(state, fill, lo, why_unservable(state, voids))
 
 

@@ -96,6 +96,17 @@ def test_before_a_tables_first_event_only_a_list_without_open_ids_is_kept(
     assert fill_table(held.partition, offer).accepted is accepted
 
 
+@pytest.mark.parametrize(("later", "accepted"), [(0, True), (1, False)])
+def test_what_may_be_written_since_the_list_is_not_kept(held: Catalog, later: int, *, accepted: bool) -> None:
+    """A list without an open id does not know who has begun after it: the image may show what is uncommitted."""
+    bound(held, f"{NAME}:0:{OPEN}::")
+    held.table("written", None, kind="transactional", txn=71, write_id=1)
+    held.event("CommitTxn", {"txn": 71, "write_ids": [{"table_id": 7, "write_id": 1}]})
+    lo, hi, listed = at(held.ordinal), at(held.ordinal + later), f"{NAME}:1:{OPEN}::"
+    offer = FillTable(0, "shop", 0, 7, NAME, "transactional", b'"v2"', listed, lo, hi, ask(held, listed).stamp)
+    assert fill_table(held.partition, offer).accepted is accepted
+
+
 def test_a_fill_of_the_old_name_is_no_answer_for_the_new_one(held: Catalog) -> None:
     """A fill over no state at all survives a rename: nothing that its stamp covers has changed."""
     held.ordinal += 1
