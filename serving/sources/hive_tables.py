@@ -10,6 +10,7 @@ from stream.sources.hive.live.metastore import Metastore, ServerList, txn_list
 from stream.sources.hive.messages import FLAVOR, HiveMessageError
 from tokens import Position, ValidWriteIdList
 from tokens.writeid_state import WriteIds
+from tokens.writeids import list_text
 
 
 def read_table(metastore: Metastore, name: str, own_list: str | None, known: int = 0) -> SourceTable:
@@ -39,10 +40,7 @@ def seen_table(metastore: Metastore, name: str, own_list: str | None) -> tuple[i
     seen = seen._replace(takes_commits=table.takes_commits)
     if not table.transactional:
         return lo, seen
-    ids = (listed or ServerList(0, (), ())).write_ids()
-    if own_list is not None:
-        _count_own(ids, ValidWriteIdList.parse(own_list))
-    return lo, seen._replace(kind="transactional", write_ids=ids.full_text(table.name))
+    return lo, seen._replace(kind="transactional", write_ids=_text_of(listed, table.name, own_list))
 
 
 def read_lists(metastore: Metastore, names: Sequence[str], txn: int, txns: str) -> SourceLists:
@@ -79,6 +77,17 @@ def event_of(position: str) -> int:
     """The event at a position of a metastore's log; 0 if it is none."""
     flavor, _, event = position.partition("/")
     return int(event) if flavor == FLAVOR and event.isdecimal() else 0
+
+
+def _text_of(listed: ServerList | None, name: str, own_list: str | None) -> str:
+    """The server's list for the reader. None: it has none."""
+    listed = listed or ServerList(0, (), ())
+    ids = listed.write_ids()
+    if own_list is not None:
+        _count_own(ids, ValidWriteIdList.parse(own_list))
+    elif not listed.open:  # the lowest exception alone may be an aborted one, before an open one
+        return list_text(name, ids.hwm, listed.min_open, (), ids.aborted)
+    return ids.full_text(name)
 
 
 def _count_own(ids: WriteIds, own: ValidWriteIdList) -> None:

@@ -281,6 +281,17 @@ def test_a_reader_with_a_transaction_gets_the_ids_that_a_short_list_hides() -> N
         assert (found.hwm, found.open_ids) == (hwm, (3,))
 
 
+def test_an_open_id_that_a_short_list_hides_behind_an_aborted_one_is_told() -> None:
+    """Its transaction may have written what the image shows: the list does not say that none is open."""
+
+    class Short(Busy):
+        def write_ids(self, names: Sequence[str], _: str = "") -> dict[str, ServerList]:
+            return {name: ServerList(1, (), (1,), 2) for name in names}
+
+    _, seen = seen_table(as_metastore(Short()), "d.t", None)
+    assert seen.write_ids == "d.t:1:2::1"
+
+
 def test_what_belongs_to_a_table_whose_name_was_given_away_meanwhile_is_read_again() -> None:
     """It is asked for by the name: it may be the other table's, under the id of the first."""
     ids, ends = [7, 8, 8], [1, 2]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from lab.simulation.hive.judging import Truth
-from lab.simulation.hive.metastore import Metastore
+from lab.simulation.hive.metastore import NONE_OPEN, Metastore
 from lab.simulation.warehouse.thrift import Struct, in_json
 
 CATALOG: Final = "hive"
@@ -20,6 +20,15 @@ DATABASES: Final = ("s", "w")
 REMOTE: Final = "r"
 """A database of type REMOTE: no event tells of its DROP. It has no tables here."""
 Values = tuple[str, ...]
+
+
+class Listed(NamedTuple):
+    """The write ids of a table for a reader. ``invalid``: the exceptions, of which some are ``aborted``."""
+
+    hwm: int
+    invalid: Sequence[int]
+    aborted: Sequence[int]
+    min_open: int
 
 
 class TableTruth(NamedTuple):
@@ -363,8 +372,8 @@ class Warehouse(Metastore):
         """A write conflict ends a transaction, and no event says so."""
         self.txns[txn] = "aborted"
 
-    def lists_for(self, name: str, hwm: int, opened: set[int], aborted: set[int]) -> tuple[int, list[int], list[int]]:
-        """(high-water mark, exceptions, those that are aborted) for a reader that sees the transactions so.
+    def lists_for(self, name: str, hwm: int, opened: set[int], aborted: set[int]) -> Listed:
+        """The list of a reader that sees the transactions so.
 
         TxnHandler.getValidWriteIdsForTable, with the reader's ValidTxnList.
         """
@@ -374,11 +383,12 @@ class Warehouse(Metastore):
         below = [(write_id, txn) for write_id, txn in mine if write_id <= last]
         invalid = [write_id for write_id, txn in below if txn > hwm or txn in opened or txn in aborted]
         gone = [write_id for write_id, txn in below if txn in aborted]
+        min_open = min(set(invalid) - set(gone), default=NONE_OPEN)
         if invalid and len(invalid) == len(below):
             last = invalid[0]
             invalid = [last]
             gone = [each for each in gone if each == last]
-        return last, invalid, gone
+        return Listed(last, invalid, gone, min_open)
 
 
 def _text(found: Struct) -> str:

@@ -10,6 +10,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, Final
 
+from lab.simulation.hive.metastore import NONE_OPEN
 from lab.simulation.hive.world import FORMS
 from lab.simulation.kernel.scheduler import Kernel
 from lab.simulation.warehouse import thrift
@@ -189,10 +190,10 @@ class MetastoreServer:
         hwm, opened, aborted = self._transactions(seen)
         lists: list[Struct] = []
         for name in names:
-            last, invalid, gone = self.warehouse.lists_for(name, hwm, opened, aborted)
+            last, invalid, gone, min_open = self.warehouse.lists_for(name, hwm, opened, aborted)
             bits = _bits([each in gone for each in invalid])
             found: Struct = {1: ("str", name), 2: ("i64", last), 3: ("lst", ("i64", invalid)), 5: ("str", bits)}
-            lists.append(found)
+            lists.append(found | ({4: ("i64", min_open)} if min_open != NONE_OPEN else {}))
         return "rec", {1: ("lst", ("rec", lists))}
 
     def _transactions(self, seen: str) -> tuple[int, set[int], set[int]]:

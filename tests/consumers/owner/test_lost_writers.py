@@ -82,7 +82,7 @@ def test_what_an_open_writer_may_have_written_meanwhile_is_not_kept(
     assert fill_table(held.partition, offer).accepted is accepted
 
 
-@pytest.mark.parametrize(("listed", "accepted"), [("1:1:1:", False), (f"1:{OPEN}::", True)])
+@pytest.mark.parametrize(("listed", "accepted"), [("1:1:1:", False), ("1:2::1", False), (f"1:{OPEN}::", True)])
 def test_before_a_tables_first_event_only_a_list_without_open_ids_is_kept(
     held: Catalog, listed: str, *, accepted: bool
 ) -> None:

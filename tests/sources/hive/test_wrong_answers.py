@@ -16,7 +16,7 @@ from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, Ser
 from stream.sources.hive.live.partitions import Pass
 from stream.sources.hive.messages import HiveMessageError, TableObject
 from stream.sources.hive.rpc.connection import MetastoreConnection, MetastoreUnreachable
-from stream.sources.hive.rpc.thrift import integer, long, record, text
+from stream.sources.hive.rpc.thrift import long, record, text
 from stream.sources.hive.structs import LIST, STRUCT, ListValue
 from stream.sources.status import SourceStatus
 from stream.wire.events import (
@@ -329,11 +329,11 @@ def test_a_table_that_was_not_asked_for_is_refused(answered: str) -> None:
 
 def test_lists_are_kept_by_the_table_that_they_name() -> None:
     """A list that names another table is that table's, whatever was asked."""
-    listed = {1: text("D.U"), 2: long(4), 3: (LIST, ListValue(STRUCT, [])), 4: integer(0), 5: text("")}
+    listed = {1: text("D.U"), 2: long(4), 3: (LIST, ListValue(STRUCT, [])), 5: text("")}
     metastore = Metastore(SETTINGS)
-    answer = {1: (LIST, ListValue(STRUCT, [listed]))}
+    answer = {1: (LIST, ListValue(STRUCT, [listed, {**listed, 1: text("d.v"), 4: long(6)}]))}
     metastore._connection = cast("MetastoreConnection", Answering(answer))
-    assert metastore.write_ids(["d.t"]) == {"d.u": ServerList(4, (), ())}
+    assert metastore.write_ids(["d.t"]) == {"d.u": ServerList(4, (), ()), "d.v": ServerList(4, (), (), 6)}
 
 
 def test_an_event_is_published_once_although_nobody_tells_at_first_who_points_to_its_table(

@@ -89,6 +89,8 @@ class ServerList:
     hwm: int
     open: tuple[int, ...]
     aborted: tuple[int, ...]
+    min_open: int = NO_OPEN_ID
+    """Of all ids: in a list that is its lowest exception alone, it tells of an open one behind that."""
 
     @property
     def may_be_collapsed(self) -> bool:
@@ -216,7 +218,9 @@ class Metastore(PrivilegeCalls):
         lists: dict[str, ServerList] = {}
         for each in field(found, 1, []):
             opened, aborted = _by_bits(field(each, 3, []), field(each, 5, ""))
-            lists[str(field(each, 1)).lower()] = ServerList(field(each, 2), tuple(opened), tuple(aborted))
+            lists[str(field(each, 1)).lower()] = ServerList(
+                field(each, 2), tuple(opened), tuple(aborted), field(each, 4, NO_OPEN_ID)
+            )
         return lists
 
     def without_collapse(self, lists: Mapping[str, ServerList], of: Transactions) -> dict[str, ServerList]:

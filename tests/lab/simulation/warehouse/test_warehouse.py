@@ -98,9 +98,10 @@ def test_a_reader_of_another_moment_sees_other_ids() -> None:
     one, two = warehouse.open_txns(2)
     warehouse.allocate("s.a", [one, two])
     warehouse.end(one, commit=True)
-    assert warehouse.lists_for("s.a", two, {two}, set()) == (2, [2], [])
-    assert warehouse.lists_for("s.a", two, {one}, set()) == (2, [1], [])
-    assert warehouse.lists_for("s.a", two, {one}, {two}) == (1, [1], [])
+    assert warehouse.lists_for("s.a", two, {two}, set()) == (2, [2], [], 2)
+    assert warehouse.lists_for("s.a", two, {one}, set()) == (2, [1], [], 1)
+    assert warehouse.lists_for("s.a", two, {one}, {two}) == (1, [1], [], 1)
+    assert warehouse.lists_for("s.a", two, {two}, {one}) == (1, [1], [1], 2)
     assert read_list(warehouse.valid_write_ids("s.a")) == (2, {2}, set())
 
 
