@@ -49,11 +49,11 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
     keep("location", "location", "GET", "/v1/locations/shop/0")
     keep("bad_token", "row", "GET", ROW, params={"token": "rubbish"})
     keep("unknown_keyspace", "row", "GET", "/v1/rows/bank/items/7")
-    asking.owner.row = owner_row(None, "0-1-1", "0-1-1")
+    asking.owner.row, asking.owner.watermarks = owner_row(None, "0-1-1", "0-1-1"), str(seen("shop/0", "0-1-1"))
     keep("source_behind", "row", "GET", ROW, params={"token": str(seen("shop/0", "0-1-7"))})
     keep("history_lost", "row", "GET", ROW, params={"token": str(seen("shop/0", "0-1-5", epoch=0))})
     asking = Asking(monkeypatch, FakeRowSource(None, "0-1-5"))
-    asking.owner.row = owner_row(None, "0-1-1", "0-1-1")
+    asking.owner.row, asking.owner.watermarks = owner_row(None, "0-1-1", "0-1-1"), str(seen("shop/0", "0-1-1"))
     keep("absence", "row", "GET", ROW, params=demand)
     return found
 
