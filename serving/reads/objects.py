@@ -26,7 +26,7 @@ from serving.misses import NO_OWNER, miss_reason
 from serving.reads.demands import NO_VECTOR, ReadDemand, RequestedTable
 from serving.reads.flight import Flights
 from serving.reads.owners import AnswerTooLarge, OwnerAway, Owners
-from serving.reads.proof import Proof, history_lost_error, lost_at_the_source, reached_by, token_after
+from serving.reads.proof import Proof, history_lost_error, reached_by, token_after, told_by_both
 from serving.reads.spaces import TableSpace, epoch_of, learn_shards
 from serving.reads.tables import POLL_S, asking, judge_table
 from serving.sources.source import ObjectSource, SourceObjects, SourceTable, WantedObjects
@@ -93,11 +93,7 @@ class ObjectReads:
         space.epochs.learn_kin(found.shard, found.epoch, found.kin)
         if found.code == HISTORY_LOST:
             lost = history_lost_error(demand.vector, found.shard, found.epoch, found.watermark, found.why, found.kin)
-            try:
-                await self._from_source(lookup, found.why, found)
-            except ReadError as error:
-                raise lost_at_the_source(lost, error) from error
-            raise lost
+            await told_by_both(lost, self._from_source(lookup, found.why, found))
         if found.code:
             raise ReadError(found.code, found.why)
         if not found.served or found.as_of_ms < demand.not_before_ms:  # as `TableReads`

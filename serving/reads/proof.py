@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Collection, Iterable
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from consumers.fold.shards import NO_KIN, Kin
 from consumers.owner.evidence import Evidence
@@ -216,6 +216,15 @@ def lost_of(vector: Vector, shard: str, epoch: int, kin: Kin) -> set[str]:
     """The shards of which ``vector`` lies in a history that ``shard`` in ``epoch`` has replaced."""
     ends = {**kin.ancestors, shard: epoch}
     return {name for name, each in vector.items() if each.epoch < ends.get(name, 0)}
+
+
+async def told_by_both(lost: ReadError, asked: Awaitable[object]) -> NoReturn:
+    """Raises ``lost``, the ``history_lost`` of an owner, once the source was asked too: see `lost_at_the_source`."""
+    try:
+        await asked
+    except ReadError as error:
+        raise lost_at_the_source(lost, error) from error
+    raise lost
 
 
 def lost_at_the_source(lost: ReadError, found: object) -> ReadError:

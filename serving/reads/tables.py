@@ -19,7 +19,7 @@ from serving.reads.demands import ReadDemand, RequestedTable
 from serving.reads.fills import Fills
 from serving.reads.flight import Flights
 from serving.reads.owners import OwnerAway, Owners
-from serving.reads.proof import Proof, history_lost_error, lost_at_the_source, reached_by, token_after
+from serving.reads.proof import Proof, history_lost_error, reached_by, token_after, told_by_both
 from serving.reads.spaces import TableSpace, epoch_of, learn_shards
 from serving.sources.source import ListSource, SourceTable, TableSource
 from stream.spans import source_span
@@ -127,11 +127,7 @@ class TableReads:
         space.epochs.learn_kin(found.shard, found.epoch, found.kin)
         if found.code == HISTORY_LOST:
             lost = history_lost_error(demand.vector, found.shard, found.epoch, found.watermark, found.why, found.kin)
-            try:
-                await self._from_source(TableMiss(lookup, found, found.why))
-            except ReadError as error:
-                raise lost_at_the_source(lost, error) from error
-            raise lost
+            await told_by_both(lost, self._from_source(TableMiss(lookup, found, found.why)))
         if found.code:
             raise ReadError(found.code, found.why)
         # an older owner does not know that a time is demanded

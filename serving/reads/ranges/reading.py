@@ -22,7 +22,7 @@ from serving.reads.demands import ReadDemand, RequestedRange
 from serving.reads.descriptions import RENEWED_EVERY_S, Descriptions
 from serving.reads.lookups.sources import COMMIT_S
 from serving.reads.owners import OtherPartition, OwnerAway, Owners
-from serving.reads.proof import Proof, history_lost_error, lost_at_the_source, lost_of, reached_by, token_after
+from serving.reads.proof import Proof, history_lost_error, lost_of, reached_by, token_after, told_by_both
 from serving.reads.ranges.pages import LIMIT_DEFAULT, VERSION, Page, Range, Stretch, range_of
 from serving.reads.spaces import RowSpace, epoch_of, learn_shards
 from serving.sources.source import RowSource, SchemaChanged, SourceRange
@@ -153,11 +153,7 @@ class RangeReads:
         except ReadError as lost:
             if lost.code != "history_lost" or not lookup.space.all_sources:
                 raise
-            try:
-                await self._from_source(lookup, RangeMiss(str(lost)))
-            except ReadError as error:
-                raise lost_at_the_source(lost, error) from error
-            raise
+            await told_by_both(lost, self._from_source(lookup, RangeMiss(str(lost))))
 
     async def _from_owners(self, lookup: RangeLookup) -> FoundRange | RangeMiss:
         """The rows at a position, of each shard that has rows of the range, at which every partition proves them.

@@ -42,12 +42,16 @@ def names_sql(names: Iterable[Name]) -> tuple[str, list[str]]:
     return f"({' OR '.join(parts)})", [each for database, tables in found.items() for each in (database, *tables)]
 
 
+def databases_sql(databases: Sequence[str]) -> str:
+    """A condition that holds for tables of these databases; of no database: of all but the server's own."""
+    if databases:
+        return f"TABLE_SCHEMA IN ({', '.join(['%s'] * len(databases))})"
+    return "TABLE_SCHEMA NOT IN ('mysql','information_schema','performance_schema','sys')"
+
+
 def table_names(connection: Connection, databases: Sequence[str]) -> list[Name]:
     """The tables and views of these databases, or of all. None is opened."""
-    chosen = "NOT IN ('mysql','information_schema','performance_schema','sys')"
-    if databases:
-        chosen = f"IN ({', '.join(['%s'] * len(databases))})"
-    sql = f"SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA {chosen}"
+    sql = f"SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE {databases_sql(databases)}"
     return sorted((database, table) for database, table in fetch_all(connection, sql, databases))
 
 

@@ -15,6 +15,7 @@ from stream.sources.mariadb.charsets import Charsets, compares_by_character, is_
 from stream.sources.mariadb.connection import Connection, fetch_all, fetch_whole, is_mysql
 from stream.sources.mariadb.information_schema.locked_tables import (
     Name,
+    databases_sql,
     limit_sql,
     names_sql,
     read_unlocked,
@@ -113,12 +114,9 @@ def read_tables(
     `connection.translated`).
     """
     arguments: Sequence[str] = include.databases
+    where = databases_sql(arguments)
     if only:
         where, arguments = names_sql(only)
-    elif arguments:
-        where = f"TABLE_SCHEMA IN ({', '.join(['%s'] * len(arguments))})"
-    else:
-        where = "TABLE_SCHEMA NOT IN ('mysql','information_schema','performance_schema','sys')"
     limit = limit_sql(connection, wait_s)
     tables = fetch_whole(
         connection,
