@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +19,7 @@ from serving.sources.mariadb import MariaDBRows
 from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow
 from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.schema import TableFilter
-from tests.patience import PATIENCE_S
+from tests.serving.stack import eventually
 
 Outcome = SourceRow | ReadError | SchemaChanged
 
@@ -233,9 +232,7 @@ def counted(origin: Origin, what: str = "SELECT_COMMANDS") -> Iterator[list[int]
             return int(cursor.fetchone()[0])
 
         def now() -> int:
-            deadline = time.monotonic() + PATIENCE_S
-            while fetched(BUSY):  # a command is counted after its answer was sent
-                assert time.monotonic() < deadline
+            eventually(lambda: fetched(BUSY) == 0)  # a command is counted after its answer was sent
             return fetched(f"SELECT {what} FROM information_schema.USER_STATISTICS WHERE USER = '{READER}'")
 
         before = now()

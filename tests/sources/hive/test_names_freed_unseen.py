@@ -87,20 +87,26 @@ def _shown(name: str) -> dict[str, object]:
 
 
 @pytest.fixture
-def source(monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Altered:
+    """The metastore."""
+    made = Altered()
+    monkeypatch.setattr(fetching, "Metastore", lambda _: made)
+    return made
+
+
+@pytest.fixture
+def source(server: Altered) -> Iterator[Source]:
     """A source whose topic has bound ``d.t`` to table 7."""
-    server = Altered()
-    monkeypatch.setattr(fetching, "Metastore", lambda _: server)
     made = Source(server, {"d.t": 7})
     yield made
     made.following.close()
 
 
-def test_an_alter_that_shows_the_name_before_a_rename_leaves_the_table_where_it_is(source: Source) -> None:
+def test_an_alter_that_shows_the_name_before_a_rename_leaves_the_table_where_it_is(
+    server: Altered, source: Source
+) -> None:
     """It was taken for renamed back, then for dropped: whatever was published of its id later was refused."""
     source.complete()
-    server = source.server
-    assert isinstance(server, Altered)
     server.name = "d.u"
     server.alter("d.t", "d.u")
     server.alter("d.t", "d.t")
@@ -111,11 +117,9 @@ def test_an_alter_that_shows_the_name_before_a_rename_leaves_the_table_where_it_
     assert (source.folded.bound("d.t"), source.folded.bound("d.u")) == ({0}, {7})
 
 
-def test_what_is_stored_decides_which_name_a_table_has(source: Source) -> None:
+def test_what_is_stored_decides_which_name_a_table_has(server: Altered, source: Source) -> None:
     """Nobody told of the rename, and nothing is missing from the log: both names are read."""
     source.complete()
-    server = source.server
-    assert isinstance(server, Altered)
     server.name = "d.u"
     server.alter("d.u", "d.u")
     source.complete()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from stream.wire.events import VOID
 from stream.wire.keys import row_key
 from tests.patience import PATIENCE_S
 from tests.servers.databases import own_database
+from tests.serving.stack import eventually
 from tests.sources.mariadb.backfilling import Backfilled, Killed
 from tests.sources.mariadb.conftest import Source
 
@@ -311,17 +311,14 @@ def made_slowly(source: Source, table: str, create: str = "CREATE") -> Iterator[
     with ThreadPoolExecutor(1) as pool:
         made = pool.submit(fetch_all, other, f"{create} TABLE {table} SELECT SLEEP(%s) AS s", (PATIENCE_S,))
         try:
-            deadline = time.monotonic() + PATIENCE_S
-            while fetch_all(source.session, making, (other.thread_id(),)) != [("1",)]:
-                assert time.monotonic() < deadline
+            eventually(lambda: fetch_all(source.session, making, (other.thread_id(),)) == [("1",)])
             yield
             assert not made.done()
         finally:
             source.run(f"KILL {other.thread_id()}")
             assert made.exception() is not None
-            deadline = time.monotonic() + PATIENCE_S
-            while fetch_all(source.session, ending, (other.thread_id(),)) != [("0",)]:  # it holds its locks until then
-                assert time.monotonic() < deadline
+            # it holds its locks until then
+            eventually(lambda: fetch_all(source.session, ending, (other.thread_id(),)) == [("0",)])
 
 
 def test_a_table_that_is_locked_in_another_database_holds_nothing_up(mariadb: MariaDBAddress, source: Source) -> None:

@@ -15,6 +15,7 @@ from stream.sources.mariadb.live_schema import LiveSchema
 from stream.wire.events import DescribeTable, SourceTransaction
 from stream.wire.keys import row_key
 from tests.patience import PATIENCE_S
+from tests.serving.stack import eventually
 from tests.sources.mariadb.backfilling import Backfilled
 from tests.sources.mariadb.conftest import Source, voids
 from tests.sources.mariadb.test_cascades import made_slowly
@@ -84,6 +85,16 @@ def test_rows_of_before_are_published_while_a_table_is_replaced(beside: Source) 
     assert (last.table, last.cacheable, beside.schema.get(name)) == (name, False, None)
 
 
+def begin_beside(source: Source, table: str) -> None:
+    """Begin once the table is locked."""
+
+    def is_locked() -> bool:
+        source.begin()
+        return f"{source.database}.{table}" in source.schema.catalog.locked
+
+    eventually(is_locked)
+
+
 @contextmanager
 def being_made(source: Source) -> Iterator[None]:
     """While a session makes the table ``n``, which is locked until then. In the end it is there."""
@@ -95,10 +106,7 @@ def being_made(source: Source) -> Iterator[None]:
     with ThreadPoolExecutor(1) as pool:
         made = pool.submit(fetch_all, other, "CREATE TABLE n (id INT PRIMARY KEY) SELECT id FROM busy FOR UPDATE")
         try:
-            deadline = time.monotonic() + PATIENCE_S
-            while f"{source.database}.n" not in source.schema.catalog.locked:
-                assert time.monotonic() < deadline
-                source.begin()
+            begin_beside(source, "n")
             yield
             assert not made.done()
         finally:
@@ -172,10 +180,7 @@ def test_tables_that_wait_to_be_renamed_with_one_in_use_hold_nothing_up(beside: 
     with ThreadPoolExecutor(1) as pool:
         renamed = pool.submit(fetch_all, other, "RENAME TABLE a TO c, b TO d")
         try:
-            deadline = time.monotonic() + PATIENCE_S
-            while f"{beside.database}.a" not in beside.schema.catalog.locked:
-                assert time.monotonic() < deadline
-                beside.begin()
+            begin_beside(beside, "a")
             assert f"{beside.database}.beside" in beside.schema.live
         finally:
             reader.rollback()
