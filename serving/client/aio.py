@@ -19,7 +19,7 @@ from .sending.credentials import RENEWALS_MAX, Bearer, Tls, Token
 from .sending.requests import arguments, homes, is_away, may_be_busy, options, unreachable
 from .sending.running import awaiting
 from .session import Consistency, Plan, SessionState
-from .streaming import READ_TIMEOUT_S, Following, Lines, StreamEvent, stream_request
+from .streaming import Following, Lines, StreamEvent, stream_request
 from .transactions import AsyncCatalogTransaction
 from .wire import Answer, FileBytes, HttpRequest, HttpResponse
 
@@ -90,7 +90,7 @@ class AsyncClient:
             ended: ClientError | None = None
             shown = self._bearer.headers()
             try:
-                async for event in self._events(following.request):
+                async for event in self._events(following):
                     following.heard(event)
                     yield event
                     if event.kind == "end":
@@ -99,11 +99,11 @@ class AsyncClient:
                 ended = None if following.may_renew(error) and self._bearer.renew(shown) else error
             await self._sleep(following.pause_after(ended))
 
-    async def _events(self, request: HttpRequest) -> AsyncIterator[StreamEvent]:
+    async def _events(self, following: Following) -> AsyncIterator[StreamEvent]:
         import httpx2
 
-        [home, *_] = self._router.order(None)
-        timeout = httpx2.Timeout(self._timeout, read=READ_TIMEOUT_S)
+        home, request = following.front(self._router.order(None)), following.request
+        timeout = httpx2.Timeout(self._timeout, read=following.read_timeout_s)
         try:
             async with self._http.stream(**arguments(home, request, self._bearer), timeout=timeout) as response:
                 if response.status_code != httpx2.codes.OK:
@@ -152,7 +152,10 @@ class AsyncClient:
         for attempt in attempts(self._router.order(request.place), request, self._timeout, slow):
             chosen = arguments(attempt.url, request, self._bearer)
             try:
-                return await self._http.request(**chosen, timeout=attempt.timeout_s)
+                response = await self._http.request(**chosen, timeout=attempt.timeout_s)
+                if attempt.is_last or not wire.is_of_a_proxy(response.status_code, response.content):
+                    return response
+                self._router.failed(attempt.url, request.place)
             except httpx2.HTTPError as error:
                 if is_away(error):
                     self._router.failed(attempt.url, request.place)

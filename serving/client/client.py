@@ -30,7 +30,7 @@ from .sending.credentials import RENEWALS_MAX, Bearer, Tls, Token
 from .sending.requests import arguments, homes, is_away, may_be_busy, options, unreachable
 from .sending.running import blocking
 from .session import Consistency, Plan, SessionState
-from .streaming import READ_TIMEOUT_S, Following, Lines, StreamEvent, stream_request
+from .streaming import Following, Lines, StreamEvent, stream_request
 from .tracked import TrackedConnection
 from .tracked_mysql import MysqlTrackedConnection, is_mysql
 from .transactions import CatalogTransaction
@@ -115,7 +115,8 @@ class FreshetClient:
         """A keyspace's changes from ``begin`` on: ``now``, seconds, a token or a checkpoint. It has no end of its own.
 
         ``chosen``: as in `serving.client.streaming.stream_request`. Where the connection or the front ends, it goes on
-        by itself from the last checkpoint, and gives up after ``give_up_s`` without an answer. Raises `ClientError`.
+        by itself from the last checkpoint, at the next front if there are several, and gives up once it has tried for
+        ``give_up_s`` without an answer. Raises `ClientError`.
         """
         retries = self._retries
         following = Following(stream_request(keyspace, begin, **chosen), give_up_s, retries.clock, retries.jitter)
@@ -123,7 +124,7 @@ class FreshetClient:
             ended: ClientError | None = None
             shown = self._bearer.headers()
             try:
-                for event in self._events(following.request):
+                for event in self._events(following):
                     following.heard(event)
                     yield event
                     if event.kind == "end":
@@ -132,11 +133,11 @@ class FreshetClient:
                 ended = None if following.may_renew(error) and self._bearer.renew(shown) else error
             self._sleep(following.pause_after(ended))
 
-    def _events(self, request: HttpRequest) -> Iterator[StreamEvent]:
+    def _events(self, following: Following) -> Iterator[StreamEvent]:
         import httpx2
 
-        [home, *_] = self._router.order(None)
-        timeout = httpx2.Timeout(self._timeout, read=READ_TIMEOUT_S)
+        home, request = following.front(self._router.order(None)), following.request
+        timeout = httpx2.Timeout(self._timeout, read=following.read_timeout_s)
         try:
             with self._http.stream(**arguments(home, request, self._bearer), timeout=timeout) as response:
                 if response.status_code != httpx2.codes.OK:
@@ -187,7 +188,10 @@ class FreshetClient:
         for attempt in attempts(self._router.order(request.place), request, self._timeout, slow):
             chosen = arguments(attempt.url, request, self._bearer)
             try:
-                return self._http.request(**chosen, timeout=attempt.timeout_s)
+                response = self._http.request(**chosen, timeout=attempt.timeout_s)
+                if attempt.is_last or not wire.is_of_a_proxy(response.status_code, response.content):
+                    return response
+                self._router.failed(attempt.url, request.place)
             except httpx2.HTTPError as error:
                 if is_away(error):
                     self._router.failed(attempt.url, request.place)

@@ -22,7 +22,7 @@ from .sending.credentials import RENEWALS_MAX
 from .wire import HttpRequest
 
 READ_TIMEOUT_S: Final = 60.0
-"""Between two pieces of a stream. Watermarks come more often, so that a dead connection is noticed."""
+"""Between two pieces of a stream, beyond its heartbeat, so that a dead connection is noticed."""
 _PASSING: Final = frozenset({"stopping", "stream_unavailable", "too_many_streams", "rate_limited"})
 """Codes with which a stream ends that can go on after a while."""
 _PAUSE_S_MAX: Final = 5.0
@@ -178,24 +178,40 @@ class StreamEnded(ClientError):
 class Following:
     """Where a client's stream is, over all its connections. ``request``: for the next one.
 
-    ``give_up_s``: how long it tries to go on without hearing anything; None: for ever.
+    ``give_up_s``: how long after a first failure it tries to go on without hearing anything; None: for ever. What its
+    reader takes for an event does not count.
     """
 
     request: HttpRequest
     give_up_s: float | None
     clock: Callable[[], float] = time.monotonic
     jitter: Callable[[], float] = random.random
-    _heard_at: float = field(init=False)
+    _failing_since: float | None = None
+    _front: str = ""
+    """The one that was asked last."""
+    _failed: set[str] = field(default_factory=set)
+    """The fronts that are not asked again before all others."""
     _attempts: int = 0
     _renewals: int = RENEWALS_MAX
     _has_warned: bool = False
 
-    def __post_init__(self) -> None:
-        self._heard_at = self.clock()
+    @property
+    def read_timeout_s(self) -> float:
+        """How long a front may send nothing."""
+        heartbeat_ms = self.request.params.get("heartbeat_ms", "")
+        return READ_TIMEOUT_S + (int(heartbeat_ms) / 1000 if heartbeat_ms.isdecimal() else 0.0)
+
+    def front(self, urls: Sequence[str]) -> str:
+        """Which of the fronts the next connection goes to; ``urls``: the best one first."""
+        if self._failed.issuperset(urls):
+            self._failed.clear()
+        self._front = next(url for url in urls if url not in self._failed)
+        return self._front
 
     def heard(self, event: StreamEvent) -> None:
         """The next connection goes on after this event."""
-        self._attempts, self._heard_at, self._renewals, self._has_warned = 0, self.clock(), RENEWALS_MAX, False
+        self._failed.clear()
+        self._attempts, self._failing_since, self._renewals, self._has_warned = 0, None, RENEWALS_MAX, False
         if event.checkpoint:
             params = {**self.request.params, "from": event.checkpoint}
             self.request = self.request._replace(params=params)
@@ -212,7 +228,9 @@ class Following:
 
         None: the connection has ended by itself. Raises `Unreachable` if nothing comes of one after the other.
         """
-        silent_s = self.clock() - self._heard_at
+        now = self.clock()
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        silent_s = now - self._failing_since
         late = self.give_up_s is not None and silent_s >= self.give_up_s
         if error is not None:
             passes = isinstance(error, Unreachable | Unavailable | TooManyRequests) or error.code in _PASSING
@@ -224,6 +242,7 @@ class Following:
             self._has_warned = True
             why = error or "the stream ends at once"
             _log.warning("no events of %s for %.0f s, trying again: %s", self.request.params["keyspace"], silent_s, why)
+        self._failed.add(self._front)
         self._attempts += 1
         pause_s: float = min(0.05 * 2 ** min(self._attempts, 10), _PAUSE_S_MAX)
         return pause_s * (0.5 + self.jitter() / 2)

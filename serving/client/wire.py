@@ -52,6 +52,13 @@ _BY_STATUS: Mapping[int, type[ClientError]] = {
     429: TooManyRequests,
     503: Unavailable,
 }
+_BY_STATUS_OF_A_PROXY: Mapping[int, type[ClientError]] = {
+    429: TooManyRequests,
+    502: Unavailable,
+    503: Unavailable,
+    504: Unavailable,
+}
+"""The response of what stands before a front, while no front answers it."""
 
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]+)-([0-9]+)/([0-9]+)", re.ASCII)
 _URL_MAX = 2_000
@@ -322,12 +329,19 @@ def _fail(status: int, body: bytes) -> NoReturn:
     raise error_of(status, body)
 
 
+def is_of_a_proxy(status: int, body: bytes) -> bool:
+    """Whether what stands before a front answers in its place, for now."""
+    return status in _BY_STATUS_OF_A_PROXY and error_of(status, body).code == "bad_answer"
+
+
 def error_of(status: int, body: bytes) -> ClientError:
     """The error that a response is."""
     try:
         problem = _problem.decode(body)
     except (ValueError, RecursionError):
-        return ServerError(f"the response with HTTP status {status} is not Freshet's", code="bad_answer", status=status)
+        kind = _BY_STATUS_OF_A_PROXY.get(status, ServerError)
+        message = f"the response with HTTP status {status} is not Freshet's"
+        return kind(message, hint="does a proxy answer in the front's place?", code="bad_answer", status=status)
     if problem.code == "history_lost":
         lost = HistoryLost(problem.message, hint=problem.hint, code=problem.code, status=status)
         lost.token = problem.token or ""

@@ -144,11 +144,13 @@ def test_errors_are_typed_and_keep_code_and_hint(code: str, kind: type[Exception
     assert caught.value.code == code  # type: ignore[attr-defined]
 
 
-def test_a_response_of_another_server_is_a_clear_error() -> None:
-    """A response that is not Freshet's raises `ServerError`, not a decoder's error."""
-    with pytest.raises(ServerError, match="is not Freshet's") as caught:
-        Session(Front((502, b"<html>")), Vector()).get_row("shop", "shop.orders", 7)
-    assert (caught.value.code, caught.value.status) == ("bad_answer", 502)
+@pytest.mark.parametrize(("status", "kind"), [(200, ServerError), (500, ServerError), (502, Unavailable)])
+def test_a_response_of_another_server_is_a_clear_error(status: int, kind: type[ClientError]) -> None:
+    """Not a decoder's error. What a proxy says while it has no front can be tried again."""
+    with pytest.raises(kind, match="is not Freshet's") as caught:
+        Session(Front((status, b"<html>")), Vector()).get_row("shop", "shop.orders", 7)
+    assert type(caught.value) is kind
+    assert (caught.value.code, caught.value.status) == ("bad_answer", status)
 
 
 @pytest.mark.parametrize("image", [b'{"id":7,"name":"\xc3\xbc"}', None])
