@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from .errors import BadRequest, ClientError, ServerError, TooManyRequests, Unavailable, Unreachable
-from .keys import format_key
+from .keys import format_key, format_value
 from .sending.credentials import RENEWALS_MAX
 from .wire import HttpRequest
 
@@ -119,7 +119,7 @@ def stream_request(
     include_keyless: bool = False,
     heartbeat_ms: int | None = None,
 ) -> HttpRequest:
-    """GET of a change stream. Raises `BadRequest` for a name or key that a URL can't have.
+    """GET of a change stream. Raises `BadRequest` for a name, value or key that a URL can't have.
 
     ``key``: of the one row of the one table, also if it is an empty text; ``until="now"``: the stream ends with what is
     there when it begins; ``until="handover"``: with a shard that others succeed. ``read_void``: rows whose image the
@@ -138,7 +138,7 @@ def stream_request(
     wanted["heartbeat_ms"] = str(heartbeat_ms) if heartbeat_ms is not None else ""
     params |= {name: text for name, text in wanted.items() if text}
     params |= {"key": format_key(key)} if key is not None else {}
-    params |= {f"where.{name}": str(value) for name, value in (where or {}).items()}
+    params |= {f"where.{name}": format_value(value) for name, value in (where or {}).items()}
     return HttpRequest("GET", "/v1/stream", params)
 
 

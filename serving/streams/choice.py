@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 
 import msgspec
 
@@ -22,8 +23,9 @@ _image = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class Choice:
     """``tables``: ``db.table``; None: all. ``key``: of the only row; None: all. ``columns``: of the images; None: all.
 
-    ``where``: column → value as text; rows that differ come without image, as ``unmatched``. ``reads_void``: rows whose
-    image the log has not are read. ``include_before``: what rows were before is told, too.
+    ``where``: column → value as text; rows that differ come without image, as ``unmatched``. ``numbers``: those of its
+    columns that are equal as numbers are. ``reads_void``: rows whose image the log has not are read.
+    ``include_before``: what rows were before is told, too.
     ``include_keyless``: and rows of tables without a primary key.
     """
 
@@ -37,6 +39,7 @@ class Choice:
     reads_void: bool = False
     include_before: bool = False
     include_keyless: bool = False
+    numbers: frozenset[str] = frozenset()
 
     def has_table(self, table: str) -> bool:
         """Whether what is told of a table, or of `EVERY_TABLE`, concerns the reader."""
@@ -53,7 +56,7 @@ class Choice:
         if not self.where:
             return True
         columns = _image.decode(image)
-        return all(_is_text_of(columns.get(name), text) for name, text in self.where)
+        return all(_is_text_of(columns.get(name), text, name in self.numbers) for name, text in self.where)
 
     def project(self, image: bytes) -> msgspec.Raw:
         """The image as the reader wants it: with its columns only."""
@@ -65,9 +68,20 @@ class Choice:
         )
 
 
-def _is_text_of(value: msgspec.Raw | None, text: str) -> bool:
+def as_number(text: str) -> Decimal | None:
+    """None: the text is no number."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return None
+
+
+def _is_text_of(value: msgspec.Raw | None, text: str, is_number: bool) -> bool:
     """Whether a canonical value is what a parameter says: as it is, or as a string's text. NULL is no text."""
     if value is None:
         return False
     raw = bytes(value)
-    return raw in (text.encode(), msgspec.json.encode(text)) and raw != b"null"
+    if raw in (text.encode(), msgspec.json.encode(text)):
+        return raw != b"null"
+    number = as_number(raw.strip(b'"').decode()) if is_number else None
+    return number is not None and number == as_number(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 from urllib.parse import quote
 
@@ -14,15 +15,19 @@ from serving.errors import ReadError
 from serving.http.front import Front
 from serving.reads.rowkey import parse_row_key
 from serving.reads.spaces import RowSpace
-from serving.streams.choice import Choice
+from serving.sources.source import RowTable
+from serving.streams.choice import Choice, as_number
 from serving.streams.reading import Begin, FromEarliest, FromNow, FromSecond, FromVector
 from stream.changes.checkpoint import Checkpoint, CheckpointError
 from stream.shards.map import IdRange, ShardMapError
+from stream.wire.values import binary_json
 from tokens import TokenError, Vector
 
 SSE: Final = "text/event-stream"
 NDJSON: Final = "application/x-ndjson"
 HANDOVER: Final = "handover"
+_NUMBERS: Final = frozenset({"int", "bit", "year", "decimal", "float", "double"})
+"""The kinds of columns that are equal as numbers are."""
 _SECONDS: Final = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 
 
@@ -49,7 +54,10 @@ class StreamParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     key: (
         Annotated[
             str,
-            Meta(description="Changes of this row only, of the one table in `tables`; written as in a path: `7,2`."),
+            Meta(
+                description="Changes of this row only, of the one table in `tables`; written as in a path, `7,2`, and "
+                "with the text that the row itself has, `35.00`."
+            ),
         ]
         | UnsetType
     ) = UNSET
@@ -89,7 +97,7 @@ class StreamParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
         dict[str, str],
         Meta(
             description="`where.NAME=value`: rows of which column NAME has another value come as `unmatched`, without "
-            "image. `tables` must be given."
+            "image. Numbers are equal as numbers are, all else as it is written. `tables` must be given."
         ),
     ] = {}
     heartbeat_ms: Annotated[
@@ -151,18 +159,22 @@ async def choice_of(front: Front, space: RowSpace, parameters: StreamParameters)
     if (shown or parameters.columns) and not tables:
         raise ReadError("bad_parameter", "columns are named, but no tables", hint="name the columns' tables")
     if shown or parameters.columns:
-        await _check_columns(front, space, tables, shown | parameters.columns.keys())
+        described = await _described(front, space, tables, shown | parameters.columns.keys())
+        where, numbers = _where(described, parameters.columns)
+    else:
+        where, numbers = (), frozenset()
     return Choice(
         tables or None,
         key_range,
         includes_rows,
         shown or None,
-        tuple(sorted(parameters.columns.items())),
+        where,
         SSE in parameters.accept.lower(),
         key,
         parameters.read_void,
         parameters.include_before,
         parameters.include_keyless,
+        numbers,
     )
 
 
@@ -174,10 +186,27 @@ async def _key_of(front: Front, space: RowSpace, tables: frozenset[str], text: s
     return parse_row_key(table, quote(text, safe=",%").encode()).key
 
 
-async def _check_columns(front: Front, space: RowSpace, tables: frozenset[str], names: frozenset[str]) -> None:
-    for table in sorted(tables):
-        described = await front.descriptions.get(space, table)
+async def _described(front: Front, space: RowSpace, tables: frozenset[str], names: frozenset[str]) -> list[RowTable]:
+    """The tables, each of which has all the columns. Raises `ReadError` ``unknown_column``."""
+    found = [await front.descriptions.get(space, table) for table in sorted(tables)]
+    for described in found:
         known = {column.name for column in described.columns}
         if unknown := sorted(names - known):
             hint = f"it has {', '.join(sorted(known))}"
-            raise ReadError("unknown_column", f"{table} has no column {unknown[0]!r}", hint=hint[:400])
+            raise ReadError("unknown_column", f"{described.name} has no column {unknown[0]!r}", hint=hint[:400])
+    return found
+
+
+def _where(
+    tables: Sequence[RowTable], columns: Mapping[str, str]
+) -> tuple[tuple[tuple[str, str], ...], frozenset[str]]:
+    """What columns have to be, as `Choice` has it, and which are numbers. Raises `ReadError` ``bad_parameter``."""
+    where, numbers = list[tuple[str, str]](), set[str]()
+    for name, text in sorted(columns.items()):
+        kinds = {column.kind for table in tables for column in table.columns if column.name == name}
+        if kinds <= _NUMBERS:
+            if as_number(text) is None:
+                raise ReadError("bad_parameter", f"where.{name}: {text!r} is not a number")
+            numbers.add(name)
+        where.append((name, binary_json(text.encode()).decode() if kinds == {"binary"} else text))
+    return tuple(where), frozenset(numbers)
