@@ -18,6 +18,7 @@ from functools import partial
 from math import isfinite
 from typing import Any, Final
 
+import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
@@ -38,6 +39,7 @@ _NOPAD_SINCE: Final = (8, 0, 17)
 """MySQL has a collation since then in which texts that differ in blanks at their end are two keys."""
 _LENGTH: Final = re.compile(r"(?:var)?(?:char|binary)\((\d+)\)")
 
+_SECOND_DIGITS: Final = 6
 _LONG: Final = Context(prec=200)
 """Of more digits than any decimal of a source has."""
 
@@ -104,12 +106,14 @@ def _converter(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], Any] | None:
     match kind:
         case sa.Date():
             return dt.date.fromisoformat
-        case sa.DateTime():
-            return _in_utc if kind.timezone else dt.datetime.fromisoformat
+        case sa.DateTime() | sa.Time():
+            return partial(_moment, kind=kind)
         case sa.JSON():
             return _document
         case sa.Integer():
             return _whole if getattr(kind, "unsigned", False) else _bounded
+        case mysql.FLOAT():
+            return _single
         case sa.Float():
             return _floating
         case sa.Numeric():
@@ -122,9 +126,20 @@ def _converter(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], Any] | None:
             return None
 
 
-def _in_utc(value: str) -> dt.datetime:
-    """A moment: the stream tells it in UTC, and a database would take one without a zone as its own local time."""
-    return dt.datetime.fromisoformat(value).replace(tzinfo=dt.UTC)
+def _moment(value: str, kind: sa.DateTime | sa.Time) -> Any:
+    """Raises ``ValueError`` if its second has more digits than the column keeps: a database would cut them."""
+    if isinstance(kind, mysql.DATETIME | mysql.TIMESTAMP | mysql.TIME):
+        digits = kind.fsp or 0
+    else:
+        precision = getattr(kind, "precision", None)  # of PostgreSQL's own types
+        digits = _SECOND_DIGITS if precision is None else precision
+    if len(value.partition(".")[2].rstrip("0")) > digits:
+        raise ValueError(f"more than {digits} digits of a second")
+    if isinstance(kind, sa.Time):
+        return value
+    found = dt.datetime.fromisoformat(value)
+    # The stream tells a moment in UTC, and a database would take one without a zone as its own local time.
+    return found.replace(tzinfo=dt.UTC) if kind.timezone else found
 
 
 def _document(value: str) -> Any:
@@ -151,6 +166,13 @@ def _floating(value: Any) -> float:
     if isfinite(number) and not isinstance(value, float) and Decimal(str(number)) != Decimal(str(value)):
         raise ValueError("more digits than a float has")
     return number
+
+
+def _single(value: Any) -> float:
+    """As `_floating`, of a float of 32 bits."""
+    if not isinstance(value, float) and Decimal(str(np.float32(value))) != Decimal(str(value)):
+        raise ValueError("more digits than a float of 32 bits has")
+    return _floating(value)
 
 
 def _exact(value: Any, digits: int | None) -> Decimal:

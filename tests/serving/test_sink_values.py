@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql
 
 from serving.sink.applying import Batch
+from serving.sink.errors import SinkError
 from serving.sink.tables import CopyTable
 from tests.serving.test_sink import in_memory, opened, token
 
@@ -33,6 +35,39 @@ def test_a_moment_is_written_in_utc() -> None:
     table = CopyTable("shop.items", sa.Table("items", sa.MetaData(), *columns), (), kinds)
     text, noon = "2026-07-01 12:00:00.5", dt.datetime(2026, 7, 1, 12, 0, 0, 500_000, dt.UTC)
     assert table.values_of({"at": text, "seen": text}) == {"at": noon, "seen": noon.replace(tzinfo=None)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "is_taken"),
+    [
+        (mysql.DATETIME(), "2026-07-01 10:00:00.654321", False),
+        (mysql.DATETIME(), "2026-07-01 10:00:00.000000", True),
+        (mysql.DATETIME(fsp=3), "2026-07-01 10:00:00.654000", True),
+        (mysql.DATETIME(fsp=3), "2026-07-01 10:00:00.6543", False),
+        (mysql.TIMESTAMP(), "2026-07-01 10:00:00.9", False),
+        (mysql.TIME(), "-838:59:59.5", False),
+        (mysql.TIME(fsp=6), "-838:59:58.999999", True),
+        (postgresql.TIMESTAMP(precision=0), "2026-07-01 10:00:00.5", False),
+        (postgresql.TIMESTAMP(), "2026-07-01 10:00:00.654321", True),
+        (postgresql.TIME(precision=2), "10:00:00.123", False),
+        (mysql.FLOAT(), "1234567.891", False),
+        (mysql.FLOAT(), "1.10", True),
+        (mysql.FLOAT(), 16_777_217, False),
+        (mysql.FLOAT(), 1.1, True),
+        (mysql.DOUBLE(), "1234567.891", True),
+    ],
+)
+def test_a_value_is_not_cut_by_a_column_of_ones_own(
+    kind: sa.types.TypeEngine[Any], value: object, is_taken: bool
+) -> None:
+    """A database would, and say nothing; in a key two rows would become one."""
+    table = CopyTable("shop.items", sa.Table("items", sa.MetaData(), sa.Column("v", kind)), (), {"v": "?"})
+    if is_taken:
+        assert table.values_of({"v": value}).keys() == {"v"}
+    else:
+        with pytest.raises(SinkError) as refused:
+            table.values_of({"v": value})
+        assert refused.value.code == "sink_value"
 
 
 @pytest.mark.parametrize("is_value_first", [True, False])
