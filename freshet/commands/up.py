@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated, Final, TypeAlias
 
 import typer
@@ -207,7 +207,7 @@ def _printer(parts: list[Part]) -> Callable[[str, str], None]:
         prefix = f"{name:<{width}} |"
         if coloured:
             prefix = f"\x1b[{COLOURS[names.index(name) % len(COLOURS)]}m{prefix}\x1b[0m"
-        with lock:
+        with lock, suppress(OSError):  # a full disk, or a reader that is gone, ends nothing
             print(prefix, line, file=sys.stderr, flush=True)
 
     return say

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from freshet import cli
+from freshet.commands.up import _printer
 from freshet.local.process import free_ports
 from freshet.settings import KeyspaceSettings, Settings, SourceProcessSettings
 from freshet.settings_errors import SettingsError
@@ -242,3 +243,15 @@ def test_ctrl_c_is_clean_at_any_moment(settings: Path, tmp_path: Path, number: i
         interrupted(
             command, Moment.of(rng, 12), mark, f"seed {SEED}", cwd=empty, environment=environment, is_service=True
         )
+
+
+def test_a_line_that_cannot_be_written_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk of the log may be full: who says that a part is started again must still start it."""
+    full = os.fdopen(os.open("/dev/full", os.O_WRONLY), "w", buffering=1)
+    monkeypatch.setattr(sys, "stderr", full)
+    say = _printer([Part("serve", ("serve",))])
+    say("serve", "ended with exit code 1; starting it again in 1 s")
+    say("serve", "here")
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="No space left"):
+        full.close()
