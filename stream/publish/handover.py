@@ -106,7 +106,7 @@ def unknown_ancestor(shard: str, topic: str) -> TopologyError:
     """There is nothing to go on from."""
     return TopologyError(
         f"{topic} has no state of {shard}, which is to be succeeded",
-        hint=f"is it the right name? If its history is gone: succeeds = '{shard}@EPOCH' begins at the present position",
+        hint="is it the right name? If its source was away for longer than retention, start that once more",
         code="ancestor_unknown",
     )
 

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from stream.kafka.connection import KafkaCluster
+from stream.kafka.reader import start_offsets
 from stream.kafka.topics import Topic
 from stream.publish.handover import check_goes_on, has_ended
 from stream.publish.markers import Markers, check_tails, read_markers, sample_shards
 from stream.publish.resume import ResumeError, read_declarations, read_tail
-from stream.publish.topology import DeclaredTopology
+from stream.publish.topology import DeclaredTopology, TopologyError
 from stream.wire.declarations import Declarations
 from stream.wire.events import ResumePoint, Topology
 from stream.wire.keys import Layout
 from tokens.errors import FreshetError
 
-HEALED_BY_A_NEW_EPOCH: Final = ("open_map_lost", "newer_records", "declarations_lost", "tail_lost", "topic_replaced")
+HEALED_BY_A_NEW_EPOCH: Final = (
+    "open_map_lost",
+    "newer_records",
+    "declarations_lost",
+    "tail_lost",
+    "topic_replaced",
+    "ancestors_lost",
+)
 """Codes of a `ResumeError` after which a publisher may begin anew by itself."""
 TOPIC_ID: Final = "topic_id"
 """The annotation with Kafka's id of the topic that a state was written for."""
@@ -43,7 +51,7 @@ class Opening:
     epoch: int
     """The shard's highest epoch so far."""
     record_time_ms: int
-    problem: ResumeError | None
+    problem: ResumeError | TopologyError | None
     """Why an epoch ended."""
 
 
@@ -59,7 +67,8 @@ def read_opening(
     layout = _layout(topic, wanted, markers.layout)
     home = layout.home_partition(shard)
     tail = read_tail(kafka, topic, home, shard)
-    point, declared, problem = tail.point, None, tail.problem
+    point, declared = tail.point, None
+    problem: ResumeError | TopologyError | None = tail.problem
     if point is not None:
         if not declared_topology.ends_for:
             check_goes_on(point)
@@ -78,6 +87,8 @@ def read_opening(
             others |= _epochs_of(kafka, topic, layout, declared_topology.ancestors.keys() - others.keys())
     declared_topology = _with_ended(kafka, found, declared_topology, shard, others)
     declared_topology.check(topic, shard, others)
+    if point is None and problem is None and declared_topology.takes_over:
+        problem = _without_ancestors(kafka, topic, layout, shard, declared_topology, others)
     return Opening(
         layout=layout,
         point=point,
@@ -104,6 +115,22 @@ def _epochs_of(kafka: KafkaCluster, topic: str, layout: Layout, shards: Iterable
     return {name: epoch for name, epoch in found.items() if epoch}
 
 
+def _without_ancestors(
+    kafka: KafkaCluster, topic: str, layout: Layout, shard: str, declared: DeclaredTopology, others: Collection[str]
+) -> ResumeError | TopologyError | None:
+    """What to say of a shard that has nothing in the topic, and whose ancestors have nothing there; None: some have.
+
+    Retention takes all of them while the sources are away for long. A shard that began long ago looks as if it had not.
+    """
+    names = declared.ancestors
+    if names.keys() & set(others):
+        return None
+    lows = start_offsets(kafka, topic, {layout.home_partition(name) for name in names})
+    if all(lows.values()):
+        return ResumeError(f"{topic} no longer has anything of {shard}, or of what it succeeds", code="ancestors_lost")
+    return declared.without_ancestors(shard)
+
+
 def _layout(topic: str, wanted: Layout, published: str) -> Layout:
     """The layout of the topic. One from before buckets, with prefixes of its own, is kept as it is."""
     if not published:
@@ -111,6 +138,11 @@ def _layout(topic: str, wanted: Layout, published: str) -> Layout:
     kept = Layout.parse(published)
     if kept.partitions == wanted.partitions and (not wanted.prefixes or wanted.prefixes == kept.prefixes):
         return kept
+    if kept.partitions < wanted.partitions:  # the topic has as many as wanted
+        raise LayoutMismatch(
+            f"{topic} was published with {kept.partitions} partitions, and {wanted.partitions} are there",
+            hint="some were added to it, which can't be undone: publish into a new keyspace",
+        )
     raise LayoutMismatch(
         f"{topic} was published with layout {published}, not {wanted}",
         hint="a topic's layout cannot change: configure the old one, or publish into a new keyspace",
@@ -145,7 +177,7 @@ def _topology(
     wanted: DeclaredTopology,
     shard: str,
     declared: Declarations | None,
-    problem: ResumeError | None,
+    problem: ResumeError | TopologyError | None,
     others: dict[str, int],
 ) -> Topology:
     if declared is not None:

@@ -69,16 +69,28 @@ class DeclaredTopology:
         ancestors = self._epochs(others)
         missing = [name for name, epoch in ancestors.items() if not epoch]
         if missing:
-            raise TopologyError(
-                f"{shard} succeeds {missing[0]}, of which the topic has no marker",
-                hint=f"give the epoch too: succeeds = '{missing[0]}@1'; `freshet lag` shows it",
-                code="ancestor_unknown",
-            )
+            raise self._unknown(shard, missing[0], "Else start its source once more, or take it out of succeeds")
         return Topology(self._with(shard), tuple(ancestors.items()), ranges=self._ranges())
 
+    def without_ancestors(self, shard: str) -> TopologyError:
+        """The refusal of a shard that has nothing in the topic, where its ancestors have nothing either."""
+        return self._unknown(shard, min(self.ancestors), "If all that Kafka had is lost, start once with --new-epoch")
+
+    def _unknown(self, shard: str, ancestor: str, else_do: str) -> TopologyError:
+        place = f", of this keyspace (else: {ancestor}@EPOCH, `freshet lag --json` has it)" if self.map is None else ""
+        return TopologyError(
+            f"{shard} succeeds {ancestor}, of which the topic has nothing",
+            hint=f"is it the right name{place}? {else_do}",
+            code="ancestor_unknown",
+        )
+
     def of_a_new_history(self, shard: str, others: Mapping[str, int]) -> Topology:
-        """The topology of a shard whose history begins anew, and what it said before is lost."""
-        ancestors = tuple((name, epoch) for name, epoch in self._epochs(others).items() if epoch)
+        """The topology of a shard whose history begins anew, and what it said before is lost.
+
+        Positions of all its ancestors are lost, in whichever epoch. Of one whose epoch nobody knows any more the lowest
+        one is named: readers that do know it keep theirs.
+        """
+        ancestors = tuple((name, epoch or 1) for name, epoch in self._epochs(others).items())
         return Topology(self._with(shard), ancestors, ranges=self._ranges()).in_a_new_epoch()
 
     def _epochs(self, others: Mapping[str, int]) -> dict[str, int]:

@@ -52,7 +52,8 @@ def test_a_successor_of_nobody_is_refused(log: MemoryLog) -> None:
     assert declared.first(SHARD, {}).shards == (SHARD, "ks/1", "ks/2")
     anew = declared.of_a_new_history(SHARD, {})
     assert (anew.ancestors, anew.succeeded) == ((), (("ks/old", 4),))
-    assert DeclaredTopology(succeeds=("ks/old",)).of_a_new_history(SHARD, {}).succeeded == ()
+    forgotten = DeclaredTopology(succeeds=("ks/old",)).of_a_new_history(SHARD, {})
+    assert forgotten.succeeded == (("ks/old", 1),), "whatever its epoch was, its positions are lost"
     assert DeclaredTopology(("ks/1",)).of_a_new_history(SHARD, {"ks/1": 3}).succeeded == ()
 
 

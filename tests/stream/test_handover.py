@@ -291,6 +291,50 @@ def test_an_ancestor_without_a_state_is_refused(log: MemoryLog) -> None:
     assert caught.value.code == "ancestor_unknown"
 
 
+def restarted(log: MemoryLog, shard: str, **options: Any) -> ResumePoint:
+    """A successor of `OLD` that is started as ever, and may begin at its server's present position."""
+    declared = DeclaredTopology((), (OLD,), SPLIT, (OLD,))
+    with log.publisher(shard, topology=declared, **options) as out:
+        return out.open(at("MariaDB/1-1-99"), lambda _: None)
+
+
+def over(log: MemoryLog, shard: str) -> tuple[Any, Any]:
+    """Whose positions count as those of a shard, and whose are lost, by what it has said last."""
+    return said(log, shard)["ancestors"], said(log, shard)["succeeded"]
+
+
+def test_successors_that_were_away_for_longer_than_retention_begin_anew(log: MemoryLog) -> None:
+    """Nothing is left of them, or of what they succeed: they can't be told from shards that never began."""
+    split(log)
+    log.lows = [len(kept) for kept in log.partitions]
+    for shard in (LOW, MIDDLE):
+        assert restarted(log, shard).position == "MariaDB/1-1-99"
+        assert over(log, shard) == ([], [{"shard": OLD, "epoch": 1}]), "a session's positions there are lost"
+        assert restarted(log, shard).position == "MariaDB/1-1-99", "and they go on after that"
+
+
+def test_an_ancestor_that_is_not_in_a_whole_topic_is_a_mistake_until_somebody_says_otherwise(log: MemoryLog) -> None:
+    """A wrong name or keyspace looks like a Kafka that was set up anew: only an operator knows which it is."""
+    published(log, HIGH, "MariaDB/2-2-9", topology=DeclaredTopology(map=SPLIT, over=(OLD,)))
+    for shard in (LOW, MIDDLE):
+        with pytest.raises(TopologyError) as caught:
+            restarted(log, shard)
+        assert (caught.value.code, "--new-epoch" in caught.value.hint) == ("ancestor_unknown", True)
+        assert restarted(log, shard, new_epoch=True).position == "MariaDB/1-1-99"
+        assert over(log, shard) == ([], [{"shard": OLD, "epoch": 1}])
+        assert restarted(log, shard).position == "MariaDB/1-1-99"
+
+
+def test_a_shard_never_begins_anew_beside_one_that_it_succeeds(log: MemoryLog) -> None:
+    """It would publish what the other one still does: the one that is left is not passed over for the lost one."""
+    published(log, HIGH, "MariaDB/2-2-9", topology=DeclaredTopology(map=BEFORE))
+    log.lows = [1, 1]
+    both = log.publisher(WIDER, topology=DeclaredTopology((), (OLD, HIGH), NEW, (OLD, HIGH)), new_epoch=True)
+    with pytest.raises(TopologyError) as caught:
+        both.open(never, lambda _: None)
+    assert (caught.value.code, OLD in str(caught.value)) == ("ancestor_unknown", True)
+
+
 def ended(shard: str, position: str, over: tuple[str, ...] = (), own: dict[str, list[str]] | None = None) -> Ancestor:
     """A shard that has succeeded those of ``over``. ``own``: whose histories are whose, if it tells that."""
     annotations = {HISTORIES: json.dumps(own)} if own is not None else {}

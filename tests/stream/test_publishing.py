@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stream.publish import publisher
-from stream.publish.publisher import PublisherLost
+from stream.publish.publisher import LayoutMismatch, PublisherLost
 from stream.publish.topology import DeclaredTopology
 from stream.wire.batch import BatchLimits
 from stream.wire.codec import encode
@@ -41,6 +41,16 @@ def test_record_times_never_run_backwards(log: MemoryLog) -> None:
     assert max(kept.time_ms for kept in log.partitions[0] if kept is not None) >= latest + 60_000_000
     last = [kept for kept in log.partitions[1 - home(log)] if kept is not None][-1]
     assert last.time_ms >= latest + 60_000_000
+
+
+def test_partitions_that_were_added_to_a_topic_are_refused_for_good(log: MemoryLog) -> None:
+    """Each count of the settings would be refused with a hint that leads to the other one."""
+    publish(log, 1)
+    log.partitions.append([])
+    log.lows.append(0)
+    with pytest.raises(LayoutMismatch, match="2 partitions, and 3 are there") as refused:
+        log.publisher().open(start)
+    assert "new keyspace" in refused.value.hint
 
 
 def test_everything_is_said_again_after_a_while(log: MemoryLog) -> None:
