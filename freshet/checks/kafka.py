@@ -5,14 +5,15 @@ It creates nothing and joins no group.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka.admin import AdminClient
 
 from freshet.checks.finding import Check
+from stream.kafka.advice import advise
 from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, call_kafka, client_settings
-from stream.kafka.topics import IN_SYNC_MIN, check_topics, events_topic, locations_topic
+from stream.kafka.topics import IN_SYNC_MIN, Topic, check_topics, events_topic, locations_topic
 from tokens.errors import FreshetError
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ _OF_KAFKA: Final = ("__consumer_offsets", "__transaction_state")
 """Kafka's own topics: without a leader of theirs no group reads, and no transaction begins."""
 
 
-def examine_kafka(kafka: KafkaCluster, keyspaces: Mapping[str, int]) -> list[Check]:
-    """Every check of one Kafka. ``keyspaces``: name → partitions. Raises nothing that is Kafka's fault."""
+def examine_kafka(kafka: KafkaCluster, keyspaces: Mapping[str, tuple[int, int]]) -> list[Check]:
+    """Every check of one Kafka. ``keyspaces``: name → partitions, retention in ms. Raises nothing of Kafka's."""
     try:
         with AdminClient(client_settings(kafka)) as admin:
             known = call_kafka(kafka, "connect", lambda: admin.list_topics(timeout=REQUEST_TIMEOUT_S))
@@ -32,7 +33,7 @@ def examine_kafka(kafka: KafkaCluster, keyspaces: Mapping[str, int]) -> list[Che
     return [
         Check("brokers", "ok", f"{len(known.brokers)} at {kafka.bootstrap}"),
         _replicas(kafka, len(known.brokers)),
-        *(_of_keyspace(kafka, name, partitions, known) for name, partitions in keyspaces.items()),
+        *(each for name, wanted in keyspaces.items() for each in _of_keyspace(kafka, name, *wanted, known)),
         *_without_leaders(kafka, keyspaces, known),
     ]
 
@@ -48,15 +49,23 @@ def _replicas(kafka: KafkaCluster, brokers: int) -> Check:
     return Check(name, "ok", f"{wanted} of each topic that is made")
 
 
-def _of_keyspace(kafka: KafkaCluster, keyspace: str, partitions: int, known: ClusterMetadata) -> Check:
-    """The events topic, by the rules of `stream.kafka.topics`."""
+def _of_keyspace(
+    kafka: KafkaCluster, keyspace: str, partitions: int, retention_ms: int, known: ClusterMetadata
+) -> list[Check]:
+    """The events topic, by the rules of `stream.kafka.topics` and `stream.kafka.advice`."""
     name = f"topic of {keyspace}"
     try:
         topic = check_topics(kafka, keyspace, partitions)
+        advice = advise(kafka, topic, retention_ms)
     except FreshetError as error:
         if error.code == "topic_missing":
-            return Check(name, "ok", f"{events_topic(kafka, keyspace)} is not there yet: its source makes it")
-        return Check(name, "missing", str(error), error.hint)
+            return [Check(name, "ok", f"{events_topic(kafka, keyspace)} is not there yet: its source makes it")]
+        return [Check(name, "missing", str(error), error.hint)]
+    warnings = [Check(name, "warning", each.found, each.fix) for each in advice]
+    return [_as_it_runs(name, topic, known), *warnings]
+
+
+def _as_it_runs(name: str, topic: Topic, known: ClusterMetadata) -> Check:
     few = _behind(known.topics.get(topic.name))
     if few:
         found = f"{few} of {topic.partitions} partitions of {topic.name} lack replicas: a broker is down or behind"
@@ -69,7 +78,7 @@ def _behind(topic: TopicMetadata | None) -> int:
     return sum(len(each.isrs) < len(each.replicas) for each in topic.partitions.values()) if topic else 0
 
 
-def _without_leaders(kafka: KafkaCluster, keyspaces: Mapping[str, int], known: ClusterMetadata) -> Iterator[Check]:
+def _without_leaders(kafka: KafkaCluster, keyspaces: Iterable[str], known: ClusterMetadata) -> Iterator[Check]:
     names = [*(events_topic(kafka, keyspace) for keyspace in keyspaces), locations_topic(kafka), *_OF_KAFKA]
     for name in names:
         topic = known.topics.get(name)

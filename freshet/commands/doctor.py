@@ -62,7 +62,8 @@ def _of_machine(settings: Settings) -> list[Check]:
 def _of_kafka(settings: Settings) -> list[Check]:
     from freshet.checks.kafka import examine_kafka
 
-    return examine_kafka(settings.kafka.cluster, {name: each.partitions for name, each in settings.keyspaces.items()})
+    wanted = {name: (each.partitions, each.retention_ms) for name, each in settings.keyspaces.items()}
+    return examine_kafka(settings.kafka.cluster, wanted)
 
 
 def _of_source(settings: Settings, keyspace: str) -> Iterator[Check]:

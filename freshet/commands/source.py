@@ -289,6 +289,7 @@ def publishers(
 
     Once ``stopping`` is set, waits for Kafka end soon.
     """
+    from stream.kafka.advice import Advice, advise
     from stream.kafka.topics import ensure_requests_topic, ensure_topics
     from stream.publish.publisher import Publisher
     from stream.wire.batch import BatchLimits
@@ -298,9 +299,15 @@ def publishers(
     layout = Layout(chosen.partitions)
     batching = settings.publisher
     cluster = settings.kafka.cluster
+    told: list[Advice] = []
 
     def make() -> Publisher:
-        ensure_topics(cluster, keyspace, chosen.partitions, retention_ms=chosen.retention_ms)
+        topic = ensure_topics(cluster, keyspace, chosen.partitions, retention_ms=chosen.retention_ms)
+        advice = advise(cluster, topic, chosen.retention_ms)
+        for each in advice:
+            if each not in told:
+                log.warning(each.found, keyspace=keyspace, code=each.code, hint=each.fix)
+        told[:] = advice
         ensure_requests_topic(cluster, keyspace)
         return Publisher(
             cluster,

@@ -32,7 +32,9 @@ RETENTION_MS: Final = 7 * DAY_MS
 RETENTION_MS_MIN: Final = DAY_MS
 """With less, a store that was down overnight could not catch up."""
 TIMESTAMP_LIMIT_MS: Final = 3650 * DAY_MS
-"""How much a record's time may differ from the broker's clock."""
+"""How much a record's time may be behind the broker's clock."""
+TIMESTAMP_AFTER_MS: Final = DAY_MS
+"""How much it may be ahead of it. Kafka keeps everything from such a record on until that time and `RETENTION_MS`."""
 TIMESTAMP_BEFORE_MS_MIN: Final = 30 * DAY_MS
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 POLL_INTERVAL_S: Final = 0.02
@@ -41,10 +43,11 @@ IN_SYNC_MIN: Final = 2
 MESSAGE_BYTES_MIN: Final = 12 * 1024 * 1024
 """The largest message that a publisher may write. A topic with a lower limit would stop it."""
 
+TIMESTAMP_AFTER: Final = "message.timestamp.after.max.ms"
 _TIMESTAMP_LIMITS: Final = {
     "message.timestamp.type": "CreateTime",
     "message.timestamp.before.max.ms": str(TIMESTAMP_LIMIT_MS),
-    "message.timestamp.after.max.ms": str(TIMESTAMP_LIMIT_MS),
+    TIMESTAMP_AFTER: str(TIMESTAMP_AFTER_MS),
 }
 
 _BROKER_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
@@ -326,7 +329,8 @@ def _check(
     if partitions is not None and topic.partitions != partitions:
         raise TopicError(
             f"topic {topic.name} has {topic.partitions} partitions, not {partitions}",
-            hint=f"set partitions to {topic.partitions}: the count of a topic with events cannot be changed",
+            hint=f"set partitions to {topic.partitions}: the count of a topic with events cannot be changed"
+            + ("; or, if some were added to it, publish into a new keyspace" if topic.partitions > partitions else ""),
             code="wrong_partition_count",
         )
     settings = topic_settings(admin, kafka, topic.name, request_timeout_s=timeout_s, patience_s=timeout_s)
@@ -386,8 +390,9 @@ def _check_settings(name: str, settings: Mapping[str, str]) -> None:
 
 
 def _topic_error(name: str, problem: str, fix: str, code: str) -> TopicError:
-    return TopicError(
-        f"topic {name} {problem}",
-        hint=f"kafka-configs.sh --alter --entity-type topics --entity-name {name} --add-config {fix}",
-        code=code,
-    )
+    return TopicError(f"topic {name} {problem}", hint=configure(name, fix), code=code)
+
+
+def configure(name: str, fix: str) -> str:
+    """The command that gives a topic a setting."""
+    return f"kafka-configs.sh --alter --entity-type topics --entity-name {name} --add-config {fix}"

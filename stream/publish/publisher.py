@@ -22,7 +22,15 @@ import structlog
 
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import TopicReadError, end_offsets
-from stream.kafka.topics import MESSAGE_BYTES_MIN, RETENTION_MS_MIN, Topic, TopicWatch, check_topics, events_topic
+from stream.kafka.topics import (
+    MESSAGE_BYTES_MIN,
+    RETENTION_MS_MIN,
+    TIMESTAMP_AFTER_MS,
+    Topic,
+    TopicWatch,
+    check_topics,
+    events_topic,
+)
 from stream.publish.clock import Clock, SystemClock
 from stream.publish.handover import (
     HANDED_OVER,
@@ -79,13 +87,18 @@ class PublisherStats:
 
 
 def record_time_ms(last_ms: int, source_s: int, now_s: float) -> int:
-    """Kafka time of a batch's records: the running maximum of source time, bounded by now. Never below ``last_ms``.
+    """Kafka time of a batch's records: the running maximum of source time, bounded by now. Not below ``last_ms``.
 
     Record times may be later than source times: a search by time then starts too early. It starts too late by as much
     as the server's clock is ahead of this one: who searches looks further back. An old backlog gets times of at most
     `BACKLOG_AGE_MS` ago; otherwise retention would delete it at once.
+
+    A topic may accept any time, and have one of a clock that was far ahead. That one is not taken over: Kafka would
+    delete nothing until then, or refuse what has it.
     """
     now_ms = int(now_s * 1000)
+    if last_ms > now_ms + TIMESTAMP_AFTER_MS:
+        last_ms = now_ms
     return max(last_ms, min(source_s * 1000, now_ms), now_ms - BACKLOG_AGE_MS)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from time import sleep
 from typing import Final
@@ -50,7 +51,8 @@ class PublisherLost(FreshetError):
 
     Codes: ``publisher_lost`` (broker, network, or a transaction that cannot be framed), ``fenced`` (another publisher
     of the shard has taken over, or the broker has timed out this one's transaction. Kafka doesn't tell which: start
-    again after a pause), ``topic_replaced`` (the topic was deleted and made anew), ``kafka_denied`` (it may not write).
+    again after a pause), ``topic_replaced`` (the topic was deleted and made anew), ``kafka_denied`` (it may not write),
+    ``clock_refused`` (the broker takes the record times for the future).
     """
 
     code = "publisher_lost"
@@ -202,6 +204,13 @@ class ShardProducer:
                 f"another publisher of {self._shard} has taken over, or the broker timed out the transaction",
                 hint=f"only one process may publish a shard (transactional id {self.transactional_ids[0]})",
                 code="fenced",
+            )
+        if isinstance(cause, KafkaError) and cause.code() == KafkaError.INVALID_TIMESTAMP:
+            return PublisherLost(
+                f"a broker of {self._topic} refuses the time of {self._shard}'s records: by this machine's clock it is "
+                f"{datetime.fromtimestamp(self._clock.now(), UTC):%Y-%m-%d %H:%M} UTC",
+                hint="set the clock right, here or at the broker: nothing is published until then",
+                code="clock_refused",
             )
         if isinstance(error, KafkaException):
             mine = kafka_error(self._refusal(error), self._kafka, f"publish {self._shard} to {self._topic}")

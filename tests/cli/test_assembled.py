@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import tomli_w
 from pydantic import SecretStr
 
@@ -36,6 +37,7 @@ from serving.http.limits import CallerLimits, RequestLimits
 from serving.reads.spaces import RowSpace
 from stream.access.certificates import Certificates
 from stream.access.grants import digest_of
+from stream.kafka.advice import Advice
 from stream.kafka.connection import KafkaCluster
 from stream.sources.hive.live.following import FollowOptions
 from stream.sources.hive.live.metastore import MetastoreSettings
@@ -61,6 +63,11 @@ class Started:
     def __init__(self) -> None:
         self.sources: list[tuple[Any, Callable[[], Any]]] = []
         self.topics: list[tuple[Any, ...]] = []
+        self.found: list[str] = []
+        """What is wrong with the topic."""
+
+    def advice(self, retention_ms: int) -> list[Advice]:
+        return [Advice("kept_too_short", each, f"retention.ms={retention_ms}") for each in self.found]
 
     def run(self, source: Any, *_: object) -> None:
         self.sources.append((source, source._new_publisher))
@@ -84,6 +91,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Started:
     monkeypatch.setattr("lab.workload.run.run", found.run_workload)
     monkeypatch.setattr("stream.kafka.topics.ensure_topics", found.make_topics)
     monkeypatch.setattr("stream.kafka.topics.ensure_requests_topic", found.make_requests_topic)
+    monkeypatch.setattr("stream.kafka.advice.advise", lambda _, __, retention_ms: found.advice(retention_ms))
     monkeypatch.setattr("stream.publish.publisher.Publisher", lambda *given, **more: (given, more))
     return found
 
@@ -122,6 +130,19 @@ def test_a_publisher_and_its_topics_are_as_the_settings_say(command: str, starte
     assert publisher["batch_interval_s"] == 0.012
     assert publisher["limits"] == BatchLimits(rows_max=765, bytes_max=4_321, batch_bytes=34_567)
     assert (publisher["declare_every_s"], publisher["invalidated"]) == (98, ["shop.carts"])
+
+
+def test_a_source_warns_once_of_a_topic_that_is_not_as_the_settings_say(started: Started) -> None:
+    """A retention in the settings changes no topic that exists: who has raised it must be told."""
+    write(keyspaces={"k": {"source": ROWS, "retention_ms": 2 * DAY_MS}})
+    assert cli.run(["source", "mariadb", "k"]) == 0
+    [(_, make)] = started.sources
+    with structlog.testing.capture_logs() as logged:
+        make()
+        for started.found in ["one"], ["one"], ["one", "two"]:
+            make()
+    told = [(each["event"], each["code"], each["hint"]) for each in logged]
+    assert told == [(each, "kept_too_short", f"retention.ms={2 * DAY_MS}") for each in ("one", "two")]
 
 
 def test_a_metastore_is_followed_as_the_settings_say(started: Started) -> None:

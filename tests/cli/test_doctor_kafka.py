@@ -17,7 +17,7 @@ from freshet.checks import kafka as checks
 from freshet.checks.finding import Check, healthy
 from freshet.checks.kafka import examine_kafka
 from stream.kafka.connection import KafkaCluster, client_settings
-from stream.kafka.topics import Topic, ensure_topics, events_topic
+from stream.kafka.topics import DAY_MS, Topic, ensure_topics, events_topic
 from tests.consumers.consuming import until
 from tests.patience import PATIENCE_S
 
@@ -42,7 +42,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Check]]:
         events = Topic(events_topic(cluster, "shop"), "id", 2, 3)
         monkeypatch.setattr(checks, "call_kafka", lambda *_: Seen(brokers=dict.fromkeys(range(brokers)), topics=listed))
         monkeypatch.setattr(checks, "check_topics", lambda *_: events)
-        return examine_kafka(cluster, {"shop": 2})
+        monkeypatch.setattr(checks, "advise", lambda *_: [])
+        return examine_kafka(cluster, {"shop": (2, DAY_MS)})
 
     return examine
 
@@ -70,7 +71,7 @@ def test_a_broker_that_is_down_shows_in_the_topics(seen: Callable[..., list[Chec
 
 def test_where_nobody_answers_that_is_all_it_says() -> None:
     """One finding with its hint."""
-    [only] = examine_kafka(KafkaCluster("127.0.0.1:1"), {"shop": 2, "lake": 2})
+    [only] = examine_kafka(KafkaCluster("127.0.0.1:1"), {"shop": (2, DAY_MS), "lake": (2, DAY_MS)})
     assert (only.name, only.status) == ("brokers", "missing")
     assert "no Kafka broker answers at 127.0.0.1:1" in only.found
     assert only.fix
@@ -84,8 +85,8 @@ def test_topics_are_judged_by_the_rules_of_the_processes(
     monkeypatch.chdir(tmp_path)
     shortlived = f"{keyspace_name}x"
 
-    def ask(**partitions: int) -> tuple[int, dict[str, dict[str, str]]]:
-        keyspaces = {name: {"partitions": count} for name, count in partitions.items()}
+    def ask(retention_ms: int = 7 * DAY_MS, **partitions: int) -> tuple[int, dict[str, dict[str, str]]]:
+        keyspaces = {name: {"partitions": each, "retention_ms": retention_ms} for name, each in partitions.items()}
         settings = {"kafka": {"bootstrap": kafka.bootstrap, "extra": dict(kafka.extra)}, "keyspaces": keyspaces}
         Path("freshet.toml").write_text(tomli_w.dumps(settings))
         code = cli.run(["doctor", "--kafka", "--json"])
@@ -103,6 +104,9 @@ def test_topics_are_judged_by_the_rules_of_the_processes(
     assert code == 1
     assert found[f"topic of {keyspace_name}"]["found"].endswith("2 partitions with 1 replicas")
     assert "retention.ms=604800000" in found[f"topic of {shortlived}"]["fix"]
+    code, found = ask(retention_ms=30 * DAY_MS, **{keyspace_name: 2})
+    assert (code, found[f"topic of {keyspace_name}"]["status"]) == (0, "warning")
+    assert f"retention.ms={30 * DAY_MS}" in found[f"topic of {keyspace_name}"]["fix"]
     code, found = ask(**{keyspace_name: 3})
     assert (code, found[f"topic of {keyspace_name}"]["status"]) == (1, "missing")
     assert not healthy([Check(**each) for each in found.values()])

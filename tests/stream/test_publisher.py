@@ -19,7 +19,8 @@ from confluent_kafka import Producer
 from freshet.local.kafka import KafkaServer
 from stream.kafka.connection import KafkaCluster, KafkaUnreachable, client_settings
 from stream.kafka.reader import end_offsets, read_range
-from stream.kafka.topics import ensure_topics, events_topic
+from stream.kafka.topics import TIMESTAMP_AFTER_MS, ensure_topics, events_topic
+from stream.publish.clock import SystemClock
 from stream.publish.publisher import (
     BACKLOG_AGE_MS,
     SMALL_BYTES,
@@ -380,12 +381,62 @@ def test_a_publisher_that_was_never_opened_raises_its_error() -> None:
         (0, 2_000_000, 1_000_000.0, 1_000_000_000),
         (1_000_000_500, 900_000, 1_000_001.0, 1_000_000_500),
         (0, 0, 1_000_000.0, 1_000_000_000 - BACKLOG_AGE_MS),
+        (1_000_000_000 + TIMESTAMP_AFTER_MS, 0, 1_000_000.0, 1_000_000_000 + TIMESTAMP_AFTER_MS),
+        (1_000_000_001 + TIMESTAMP_AFTER_MS, 0, 1_000_000.0, 1_000_000_000),
     ],
-    ids=["source time", "bounded by now", "never backwards", "a backlog is not expired on arrival"],
+    ids=[
+        "source time",
+        "bounded by now",
+        "never backwards",
+        "a backlog is not expired on arrival",
+        "a clock was ahead",
+        "a clock was further ahead than Kafka allows",
+    ],
 )
 def test_record_times_follow_the_source(last: int, source_s: int, now_s: float, expected: int) -> None:
     """Record times follow source times, never go back, and never make retention delete a backlog at once."""
     assert record_time_ms(last, source_s, now_s) == expected
+
+
+class StepsAhead(SystemClock):
+    """The machine's clock, ``ahead_s`` ahead."""
+
+    ahead_s = 0.0
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return super().now() + self.ahead_s
+
+
+def test_a_clock_that_is_far_ahead_publishes_nothing_until_it_is_right(kafka: KafkaCluster, keyspace: str) -> None:
+    """Kafka would delete nothing until then. Nothing is lost or told twice for it; a few minutes are nothing."""
+    clock = StepsAhead()
+
+    def publish(*numbers: int) -> None:
+        with Publisher(kafka, keyspace, f"{keyspace}/0", Layout(PARTITIONS), batch_interval_s=0.01, clock=clock) as out:
+            out.open(lambda: ("MariaDB/0-1-0", 1_700_000_000))
+            for number in numbers:
+                out.publish(transaction(number))
+                out.flush()
+            clock.ahead_s = 2 * TIMESTAMP_AFTER_MS / 1000
+            out.publish(transaction(numbers[-1] + 1))
+            out.flush()
+
+    for ahead_s, numbers in ((0.0, (1, 2)), (600.0, (3, 4)), (0.0, (5, 6))):
+        clock.ahead_s = ahead_s
+        with pytest.raises(PublisherLost) as lost:
+            publish(*numbers)
+        assert (lost.value.code, bool(lost.value.hint)) == ("clock_refused", True)
+        with pytest.raises(PublisherLost) as lost:
+            publish(*numbers)
+        assert lost.value.code == "clock_refused", "it opens once the clock is right, not before"
+    assert_exactly_once(kafka, keyspace, PARTITIONS, 6)
+    latest_ms = max(
+        message.timestamp()[1]
+        for partition, end in end_offsets(kafka, events_topic(kafka, keyspace), range(PARTITIONS)).items()
+        for message in read_range(kafka, events_topic(kafka, keyspace), partition, 0, end)
+    )
+    assert latest_ms < (time.time() + 601) * 1000
 
 
 def test_a_resume_point_names_its_shard(kafka: KafkaCluster, keyspace: str) -> None:

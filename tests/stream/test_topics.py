@@ -12,9 +12,11 @@ import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from stream.kafka.advice import advise
 from stream.kafka.connection import KafkaCluster, KafkaDenied, client_settings
 from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import (
+    DAY_MS,
     MESSAGE_BYTES_MIN,
     RETENTION_MS_MIN,
     TIMESTAMP_BEFORE_MS_MIN,
@@ -108,6 +110,30 @@ def test_a_wrong_partition_count_is_refused(kafka: KafkaCluster, keyspace_name: 
     with pytest.raises(TopicError) as refused:
         ensure_topics(kafka, keyspace_name, 3)
     assert (refused.value.code, "2" in refused.value.hint) == ("wrong_partition_count", True)
+    assert "new keyspace" not in refused.value.hint
+    with pytest.raises(TopicError) as refused:
+        ensure_topics(kafka, keyspace_name, 1)
+    assert "new keyspace" in refused.value.hint, "somebody may have added some, and they can't be taken away"
+
+
+def test_a_topic_that_is_not_as_it_would_be_made_now_gets_advice(
+    kafka: KafkaCluster, keyspace_name: str, admin: AdminClient
+) -> None:
+    """Kafka keeps the settings that a topic was made with; none of these is refused, and an earlier version made it."""
+    as_before = str(3650 * DAY_MS)
+    _make(
+        kafka, admin, f"{keyspace_name}x", retention__ms=str(2 * DAY_MS), message__timestamp__after__max__ms=as_before
+    )
+    found = advise(kafka, ensure_topics(kafka, f"{keyspace_name}x", 2, retention_ms=2 * DAY_MS + 1), 2 * DAY_MS + 1)
+    assert [each.code for each in found] == ["kept_too_short", "future_accepted"]
+    assert f"--add-config retention.ms={2 * DAY_MS + 1}" in found[0].fix
+    assert f"--add-config message.timestamp.after.max.ms={DAY_MS}" in found[1].fix
+    made = ensure_topics(kafka, keyspace_name, 2, retention_ms=2 * DAY_MS)
+    assert advise(kafka, made, 2 * DAY_MS) == advise(kafka, made, DAY_MS) == []
+    _make(kafka, admin, f"{keyspace_name}y", retention__ms="-1")
+    assert "kept_too_short" not in [
+        each.code for each in advise(kafka, check_topics(kafka, f"{keyspace_name}y"), DAY_MS)
+    ]
 
 
 @pytest.mark.parametrize(
