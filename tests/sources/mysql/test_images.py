@@ -149,6 +149,19 @@ def test_a_table_with_a_type_that_is_not_exact_is_read_through(source: Source, c
     assert source.table("t").problem.startswith(f"column {column[0]} has ")
 
 
+def test_a_key_that_shows_two_values_as_one_text_is_read_through(source: Source) -> None:
+    """As MariaDB's; a member that looks like two in its quotes is one."""
+    source.run(
+        "SET sql_mode = ''",
+        "CREATE TABLE t (k ENUM('a', '') PRIMARY KEY)",
+        "CREATE TABLE u (k SET('a', 'a') PRIMARY KEY)",
+    )
+    source.run(r"CREATE TABLE v (k ENUM('a', 'b'',''b', '\\\'', '\n', 'n') PRIMARY KEY)")
+    assert source.table("t").problem == "column k of its key shows two values as ''"
+    assert source.table("u").problem == "column k of its key shows two values as 'a'"
+    assert source.table("v").problem == ""
+
+
 def test_hidden_columns_of_indexes_and_invisible_keys_do_not_disturb(source: Source) -> None:
     """Functional and multi-valued indexes, invisible columns and generated primary keys are decoded."""
     source.run(

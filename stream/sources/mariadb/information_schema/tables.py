@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -61,6 +61,8 @@ SQL_TYPE_CHARS_MAX = 1_000
 """Of a column's type in descriptions, which are said again and again."""
 _EXACT_KINDS = frozenset({"int", "bit", "uuid", "date"})
 _EXACT_BINARY = frozenset({"varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
+_MEMBER = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
+"""A member of an ENUM or SET in information_schema's COLUMN_TYPE."""
 
 
 def unknown_databases(connection: Connection, names: Iterable[str]) -> list[str]:
@@ -151,6 +153,7 @@ def read_tables(
         infos = tuple(_column(row[:6], charsets, (database, table, row[0]) in json_columns) for row in rows)
         infos = _with_generated(infos, rows)
         primary = [row[1:] for row in parts if row[0] == "PRIMARY"]
+        infos = _with_ambiguous_keys(infos, rows, {name for name, *_ in primary})
         info = _table(database, table, kind, engine or "", infos, [name for name, *_ in primary])
         prefix = include.prefix_of(info.name, len(info.primary_key))
         found[info.name] = replace(
@@ -257,6 +260,24 @@ def _with_generated(columns: tuple[ColumnInfo, ...], rows: Sequence[tuple[Any, .
             made, why = _dependence(column.name, expression, types)
             shown = " ".join(made.split())[:200]
             problem = f"column {column.name} may not be a function of its row: {why}, in AS ({shown})" if why else ""
+        found.append(replace(column, problem=problem))
+    return tuple(found)
+
+
+def _with_ambiguous_keys(
+    columns: tuple[ColumnInfo, ...], rows: Sequence[tuple[Any, ...]], key: set[str]
+) -> tuple[ColumnInfo, ...]:
+    """``columns`` with the problems of those in ``key`` that show two values as one text. ``rows`` as above.
+
+    The server shows number 0 of an ENUM, an invalid value, and of a SET, no member, as ``''``; and without strict mode
+    it takes a member twice.
+    """
+    found = []
+    for column, (_, kind, full, *_) in zip(columns, rows, strict=True):
+        problem = column.problem
+        if column.name in key and kind.lower() in ("enum", "set") and not problem:
+            [(text, times)] = Counter(["", *_MEMBER.findall(full)]).most_common(1)
+            problem = f"column {column.name} of its key shows two values as '{text}'" if times > 1 else ""
         found.append(replace(column, problem=problem))
     return tuple(found)
 
