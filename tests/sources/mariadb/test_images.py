@@ -151,6 +151,10 @@ COLUMNS: dict[str, tuple[str, Value]] = {
         "ENUM('a','ü','x,y','') CHARACTER SET utf8mb4",
         lambda r: r.choice(["'a'", "'ü'", "'x,y'", "''", "'nonsense'", "2"]),
     ),
+    "enum_once": (
+        "ENUM('a','ü','x,y') CHARACTER SET utf8mb4",
+        lambda r: r.choice(["'a'", "'ü'", "'x,y'", "'nonsense'", "2"]),
+    ),
     "enum_latin1": ("ENUM('ä','€') CHARACTER SET latin1", lambda r: r.choice(["'ä'", "'€'"])),
     "enum_many": (
         "ENUM(" + ",".join(f"'v{n}'" for n in range(300)) + ")",
@@ -235,7 +239,7 @@ KEYS += [
     "binary_any",
     "varbinary_any",
     "bit_11",
-    "enum_any",
+    "enum_once",
     "set_any",
     "uuid_any",
     "inet4_any",
