@@ -26,6 +26,7 @@ from serving.reads.demands import (
     RowOptions,
 )
 from serving.reads.objects import RequestedObjects
+from stream.sources.hive.partition_names import told_by
 from tokens import EventToken, TokenError, ValidWriteIdList, Vector
 
 Milliseconds = Annotated[int, Meta(ge=0, le=10**10 - 1)]
@@ -358,7 +359,7 @@ def requested_partitions(parameters: PartitionsParameters) -> RequestedObjects:
     return RequestedObjects(
         "partition",
         requested_table(parameters),
-        names=tuple(map(tuple, names)),
+        names=tuple(map(told_by, names)),
         prefix=tuple(prefix),
         filter=parameters.filter,
         page=parameters.page,
@@ -374,7 +375,7 @@ def requested_statistics(parameters: StatisticsParameters) -> RequestedObjects:
     if values and parameters.aggregate:
         raise ReadError("bad_parameter", "partition and aggregate are both given: ask for one of them")
     kind = "aggregate_statistics" if parameters.aggregate else "partition_statistics" if values else "statistics"
-    return RequestedObjects(kind, requested_table(parameters), names=(tuple(values or ()),))
+    return RequestedObjects(kind, requested_table(parameters), names=(told_by(values or ()),))
 
 
 def json_parameter(name: str, text: str, kind: Any) -> Any:

@@ -20,6 +20,7 @@ from serving.sources.hive_tables import position_of, read_table
 from serving.sources.source import SourceObjects, WantedObjects
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
 from stream.sources.hive.objects import image_of
+from stream.sources.hive.partition_names import DEFAULT
 from stream.sources.hive.rpc.connection import MetastoreTimeout
 from tests.patience import PATIENCE_S
 from tests.servers.hive_catalog import HiveCatalog
@@ -68,6 +69,22 @@ def test_partitions_are_read_by_all_their_ways(catalog: HiveCatalog, read: Calla
     assert (only.names, only.images) == (found.names, [])
     named = read("partition", names=(("zz",), ("100%",), ("two", "values")))
     assert [image is not None for image in named.images] == [False, True, False]
+
+
+def test_a_partition_of_an_empty_value_is_the_default_one(
+    catalog: HiveCatalog, read: Callable[..., SourceObjects]
+) -> None:
+    """A metastore keeps the empty value, lists it by the default one, and finds it by either."""
+    catalog.create("t", transactional=False, partitioned=True)
+    catalog.add_partitions("t", "a", "")
+    catalog.set_statistics("t", 3, DEFAULT)
+    found = read("partition")
+    assert found.names == [(DEFAULT,), ("a",)]
+    assert [each["values"] for each in plain(found.images)] == [[""], ["a"]]
+    assert read("partition", names_only=True).names == found.names
+    assert read("partition", names=((DEFAULT,),)).images == found.images[:1]
+    [statistics] = plain(read("partition_statistics", names=((DEFAULT,),)).images)
+    assert statistics is not None
 
 
 def name_of(catalog: HiveCatalog, table: str = "t") -> str:

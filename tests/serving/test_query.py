@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from serving.errors import ReadError
-from serving.http.query import PartitionsParameters, requested_partitions
+from serving.http.query import PartitionsParameters, StatisticsParameters, requested_partitions, requested_statistics
 
 NAMES = '[["2024-01-01"],["2024-01-02"]]'
 
@@ -30,3 +30,13 @@ def test_what_is_empty_chooses_nothing() -> None:
         PartitionsParameters(db="sales", table="t", names="[]", filter="hr = 1", values='["2024-01-01"]')
     )
     assert (others.names, others.prefix, others.filter) == ((), ("2024-01-01",), "hr = 1")
+
+
+def test_an_empty_value_names_the_default_partition() -> None:
+    """As at a metastore, and in the cache a partition has one name. Of the first values an empty one still is any."""
+    default = "__HIVE_DEFAULT_PARTITION__"
+    named = requested_partitions(PartitionsParameters(db="sales", table="t", names='[["",""],["a","b"]]'))
+    assert named.names == ((default, default), ("a", "b"))
+    statistics = requested_statistics(StatisticsParameters(db="sales", table="t", partition='["a",""]'))
+    assert statistics.names == (("a", default),)
+    assert requested_partitions(PartitionsParameters(db="sales", table="t", values='["","b"]')).prefix == ("", "b")

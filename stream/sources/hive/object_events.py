@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from stream.sources.hive.messages import HiveMessageError, Notification, TableObject, lower_name, parse_struct
 from stream.sources.hive.objects import image_of, plain_struct
-from stream.sources.hive.partition_names import values_of
+from stream.sources.hive.partition_names import told_by, values_of
 from stream.sources.hive.structs import Struct, encode_struct
 from stream.wire.events import Change, ObjectImage, ObjectSet
 
@@ -101,7 +101,7 @@ class ObjectEvents:
         elif kind in ("UPDATE_PART_COL_STAT_EVENT", "DELETE_PART_COL_STAT_EVENT"):
             found = message.get("partVals") or message.get("partValues")
             if isinstance(found, list) and all(isinstance(each, str) for each in found):
-                return _of_values(at, tuple(found))
+                return _of_values(at, told_by(found))
         elif kind == "COMMIT_COMPACTION_EVENT":
             found = message.get("partName")
             if isinstance(found, str) and found:
@@ -177,7 +177,7 @@ def _values(found: Struct) -> Values:
     values = plain_struct(found, "Partition").get("values")
     if not isinstance(values, list) or not values or not all(isinstance(each, str) for each in values):
         raise HiveMessageError("a partition has no values")
-    return tuple(values)
+    return told_by(values)
 
 
 def _named(named: Any, keys: Sequence[str]) -> Iterable[Values]:
@@ -188,7 +188,7 @@ def _named(named: Any, keys: Sequence[str]) -> Iterable[Values]:
         values = {key.lower(): value for key, value in each.items()}
         if keys and values.keys() != set(keys):
             raise HiveMessageError(f"a partition is named by {', '.join(values)}, the keys are {', '.join(keys)}")
-        yield tuple(values[key] for key in keys or values)
+        yield told_by(values[key] for key in keys or values)
 
 
 def tables_with_key(message: Mapping[str, Any]) -> Iterable[str]:

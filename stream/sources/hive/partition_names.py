@@ -6,7 +6,7 @@ As ``FileUtils.makePartName`` and ``Warehouse.makeValsFromName`` of Hive 4.0.1: 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 DEFAULT: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -23,6 +23,11 @@ def partition_name(keys: Sequence[str], values: Sequence[str]) -> str:
 def values_of(name: str) -> tuple[str, ...]:
     """The values in a partition's name."""
     return tuple(_unescape(part.partition("=")[2]) for part in name.split("/"))
+
+
+def told_by(values: Iterable[str]) -> tuple[str, ...]:
+    """What tells a partition from others: a metastore has one of an empty value and of the default one, by either."""
+    return tuple(value or DEFAULT for value in values)
 
 
 def _escape(text: str) -> str:

@@ -555,6 +555,32 @@ def test_details_go_on_where_they_were_cut_off(catalog: HiveCatalog, monkeypatch
     assert not any(getattr(change, "table_id", 0) == first for change in again), "t0 was published before"
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_partition_of_an_empty_value_is_the_default_one(catalog: HiveCatalog, is_known: bool) -> None:
+    """The metastore calls it so in some calls and events, and not in others. ``is_known``: it was there before."""
+    table_id = catalog.create("t", transactional=False, partitioned=True)
+    catalog.add_partitions("t", "a", *([""] if is_known else []))
+    with following(catalog, Consumer()) as source:
+
+        def follow(names: list[str], with_statistics: list[str]) -> None:
+            def same() -> bool:
+                source.following.step()
+                found = (whole(source, kind, table_id) for kind in ("partition", "partition_statistics"))
+                return [sorted(each) if each is not None else None for each in found] == [names, with_statistics]
+
+            eventually(same, what="the partitions")
+
+        default = '["__HIVE_DEFAULT_PARTITION__"]'
+        if not is_known:
+            follow(['["a"]'], [])
+            catalog.add_partitions("t", "")
+        follow([default, '["a"]'], [])
+        catalog.set_statistics("t", 3, "__HIVE_DEFAULT_PARTITION__")
+        follow([default, '["a"]'], [default])
+        catalog.drop_partition("t", "")
+        follow(['["a"]'], [])
+
+
 def stored_partitions(catalog: HiveCatalog, table: str) -> dict[str, bytes | None]:
     """Name → Thrift struct, as the server has them."""
     return {

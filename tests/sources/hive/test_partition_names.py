@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.sources.hive.partition_names import DEFAULT, partition_name, values_of
+from stream.sources.hive.partition_names import DEFAULT, partition_name, told_by, values_of
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from stream.sources.hive.partition_names import DEFAULT, partition_name, values_
 def test_names_are_written_as_hive_does(values: tuple[str, str], name: str) -> None:
     """Seen on a real metastore; an empty value has a name of its own."""
     assert partition_name(["DS", "hr"], values) == name
-    assert values_of(name) == tuple(value or DEFAULT for value in values)
+    assert values_of(name) == told_by(values) == tuple(value or DEFAULT for value in values)
 
 
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=3))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from stream.sources.hive.partition_names import values_of
+from stream.sources.hive.partition_names import told_by, values_of
 from stream.sources.hive.rpc.connection import MetastoreConnection, MetastoreRefused
 from stream.sources.hive.rpc.thrift import field, record, text, texts
 from stream.sources.hive.structs import BOOL, I16, I64, LIST, STRUCT, ListValue, MapValue, Struct
@@ -78,14 +78,14 @@ class ObjectCalls:
         if not names:
             return []
         found = self._connection.call("get_partitions_by_names", {**self._place(name), 3: texts(names)})
-        return [(tuple(field(each, 1, [])), each) for each in found]
+        return [(told_by(field(each, 1, [])), each) for each in found]
 
     def first_partitions(self, name: str, count: int) -> list[tuple[Values, Struct]]:
         """Up to ``count`` partitions of a table, by their values: all, if they are fewer."""
         db, _, table = name.partition(".")
         request = {1: text(self.catalog), 2: text(db), 3: text(table), 4: (I16, count)}
         found = self._connection.call("get_partitions_req", {1: record(request)})
-        return [(tuple(field(each, 1, [])), each) for each in field(found, 1, [])]
+        return [(told_by(field(each, 1, [])), each) for each in field(found, 1, [])]
 
     def partitions(self, name: str, count: int) -> Iterator[list[tuple[Values, Struct]]]:
         """All partitions of a table by their values, up to ``count`` at a time."""
