@@ -7,11 +7,12 @@ A null value resolves the letter; its header ``put_back`` says that the message 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -32,6 +33,7 @@ PORTION_BYTES: Final = 64 * 1024 * 1024
 """Bytes of letters that are put back before the next ones; far less than a producer's queue takes."""
 PORTION_LETTERS: Final = 10_000
 FLUSH_TIMEOUT_S: Final = 30.0
+Kept = TypeVar("Kept")
 
 
 class DeadLetterError(FreshetError):
@@ -42,7 +44,10 @@ class DeadLetterError(FreshetError):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that could not be folded, wholly or in part. ``size``: its full size; 0: the size of ``value``."""
+    """A message that could not be folded, wholly or in part. ``size``: its full size; 0: the size of ``value``.
+
+    ``digest``: of ``value``, if that is left out to save memory; else empty.
+    """
 
     topic: str
     partition: int
@@ -51,6 +56,7 @@ class DeadLetter:
     reason: str
     value: bytes = b""
     size: int = 0
+    digest: bytes = b""
 
     @property
     def place(self) -> Place:
@@ -172,13 +178,21 @@ def _when_there_is_room(producer: Producer, produce: Callable[[], None]) -> None
             return
 
 
-def read_letters(kafka: KafkaCluster, keyspace: str, *, values: bool = True, letter_id: str = "") -> list[DeadLetter]:
-    """All unresolved letters of a keyspace, oldest first; only ``letter_id`` if given.
+def read_letters(kafka: KafkaCluster, keyspace: str, *, values: bool = True) -> list[DeadLetter]:
+    """All unresolved letters of a keyspace, oldest first.
 
     ``values`` False leaves the bytes out; ``size`` is still set. Raises `TopicError` ``topic_missing``,
     `KafkaUnreachable`, `TopicReadError`.
     """
-    letters: dict[str, DeadLetter] = {}
+    return _unresolved(kafka, keyspace, "", lambda letter: letter if values else replace(letter, value=b""))
+
+
+def _unresolved(kafka: KafkaCluster, keyspace: str, letter_id: str, kept: Callable[[DeadLetter], Kept]) -> list[Kept]:
+    """What is ``kept`` of each unresolved letter, or of ``letter_id`` if given. Only one letter is whole at a time.
+
+    Raises `DeadLetterError` ``no_such_letter``.
+    """
+    letters: dict[str, Kept] = {}
     for message in _messages(kafka, dead_letter_topic(kafka, keyspace)):
         key = (message.key() or b"").decode(errors="replace")
         if letter_id and key != letter_id:
@@ -186,20 +200,19 @@ def read_letters(kafka: KafkaCluster, keyspace: str, *, values: bool = True, let
         if message.value() is None:
             letters.pop(key, None)
         elif key not in letters and (letter := _letter(message)):
-            letters[key] = letter if values else replace(letter, value=b"")
-    return list(letters.values())
-
-
-def find_letter(kafka: KafkaCluster, keyspace: str, letter_id: str) -> DeadLetter:
-    """The unresolved letter ``topic/partition/offset``; raises `DeadLetterError` ``no_such_letter``."""
-    found = read_letters(kafka, keyspace, letter_id=letter_id)
-    if not found:
+            letters[key] = kept(letter)
+    if letter_id and not letters:
         raise DeadLetterError(
             f"no dead letter {letter_id} in {dead_letter_topic(kafka, keyspace)}",
             hint="`freshet dlq list` shows all dead letters",
             code="no_such_letter",
         )
-    return found[0]
+    return list(letters.values())
+
+
+def find_letter(kafka: KafkaCluster, keyspace: str, letter_id: str) -> DeadLetter:
+    """The unresolved letter ``topic/partition/offset``; raises `DeadLetterError` ``no_such_letter``."""
+    return _unresolved(kafka, keyspace, letter_id, lambda letter: letter)[0]
 
 
 def _messages(kafka: KafkaCluster, topic: str) -> Iterator[Message]:
@@ -240,10 +253,13 @@ def retry(kafka: KafkaCluster, keyspace: str, letter_id: str = "", *, dry_run: b
     They are folded as late events, so newer entries stay. One stays a letter as long as another message behind it, up
     to the next marker, was not folded: what it says of a key would be taken for all that was before the marker. So the
     last ones go first. ``dry_run`` only reports. Raises `KafkaUnreachable`, `DeadLetterError`, `TopicReadError`.
+
+    All may be more than the memory holds: the digest of each is kept, and what goes back is read from its topic.
     """
-    letters = [find_letter(kafka, keyspace, letter_id)] if letter_id else read_letters(kafka, keyspace)
     own = events_topic(kafka, keyspace)
-    problems = {letter.id: _obstacle(letter, own) for letter in letters}
+    seen = _unresolved(kafka, keyspace, letter_id, lambda letter: (_digested(letter), _obstacle(letter, own)))
+    letters = [letter for letter, _ in seen]
+    problems = {letter.id: problem for letter, problem in seen}
     able = [letter for letter in letters if not problems[letter.id]]
     true = _true_letters(kafka, own, able)
     problems |= {letter.id: _UNTRUE for letter in able if letter.id not in true}
@@ -255,8 +271,11 @@ def retry(kafka: KafkaCluster, keyspace: str, letter_id: str = "", *, dry_run: b
     if good and not dry_run:
         publisher = DeadLetterPublisher(kafka, keyspace)
         for portion in _portions(good):
-            _put_back(kafka, portion)
-            for letter in portion:
+            values = dict(_borne_out(kafka, own, portion))
+            problems |= {letter.id: _UNTRUE for letter in portion if letter.id not in values}
+            there = [letter for letter in portion if letter.id in values]
+            _put_back(kafka, there, values)
+            for letter in there:
                 publisher.resolve(letter.id, is_put_back=True)
             publisher.flush()
     return [RetryResult(letter, problems[letter.id]) for letter in letters]
@@ -279,8 +298,18 @@ def dismiss(kafka: KafkaCluster, keyspace: str, letter_id: str = "") -> list[Dea
 _UNTRUE: Final = "the topic does not have it at its place, or no longer: nothing proves that a source wrote it"
 
 
+def _digested(letter: DeadLetter) -> DeadLetter:
+    value = letter.value
+    return replace(letter, value=b"", size=letter.size or len(value), digest=sha256(value).digest())
+
+
 def _true_letters(kafka: KafkaCluster, topic: str, letters: Sequence[DeadLetter]) -> set[str]:
-    """The ids of those whose bytes are still in the topic, at the place that they name.
+    """The ids of those whose bytes are still in the topic, at the place that they name."""
+    return {letter_id for letter_id, _ in _borne_out(kafka, topic, letters)}
+
+
+def _borne_out(kafka: KafkaCluster, topic: str, letters: Sequence[DeadLetter]) -> Iterator[tuple[str, bytes]]:
+    """The ids and the bytes of those whose bytes are still in the topic, at the place that they name.
 
     Who may write letters, as consumers do, could else have an operator write events.
     """
@@ -293,14 +322,12 @@ def _true_letters(kafka: KafkaCluster, topic: str, letters: Sequence[DeadLetter]
             found = stretches.setdefault(partition, [])
             begun = found.pop()[0] if found and offset - found[-1][1] < GAP_MAX else offset
             found.append((begun, offset + 1))
-    true = set()
     for at in zip_longest(*stretches.values()):
         ranges = {partition: each for partition, each in zip(stretches, at, strict=True) if each is not None}
         for message in read_ranges(kafka, topic, ranges):
             letter = by_place.get((message.partition() or 0, message.offset() or 0))
-            if letter is not None and letter.value == message.value():
-                true.add(letter.id)
-    return true
+            if letter is not None and letter.digest == sha256(value := message.value() or b"").digest():
+                yield letter.id, value
 
 
 _FOLLOWED: Final = (
@@ -342,16 +369,16 @@ def _portions(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
     portion: list[DeadLetter] = []
     size = 0
     for letter in letters:
-        if portion and (size + len(letter.value) > PORTION_BYTES or len(portion) == PORTION_LETTERS):
+        if portion and (size + letter.size > PORTION_BYTES or len(portion) == PORTION_LETTERS):
             yield portion
             portion, size = [], 0
         portion.append(letter)
-        size += len(letter.value)
+        size += letter.size
     if portion:
         yield portion
 
 
-def _put_back(kafka: KafkaCluster, letters: list[DeadLetter]) -> None:
+def _put_back(kafka: KafkaCluster, letters: Sequence[DeadLetter], values: Mapping[str, bytes]) -> None:
     settings = client_settings(kafka, **{"enable.idempotence": True, "message.max.bytes": MESSAGE_BYTES_MAX})
     producer = Producer(settings)
     failed: list[KafkaError] = []
@@ -362,10 +389,10 @@ def _put_back(kafka: KafkaCluster, letters: list[DeadLetter]) -> None:
 
     for letter in letters:
         record = {"partition": letter.partition, "on_delivery": delivered}
-        produce = partial(producer.produce, letter.topic, letter.value, **record)
+        produce = partial(producer.produce, letter.topic, values[letter.id], **record)
         call_kafka(kafka, f"put {letter.id} back", partial(_when_there_is_room, producer, produce))
     left = producer.flush(FLUSH_TIMEOUT_S)
     if failed:
-        raise kafka_error(failed[0], kafka, f"put dead letters back into {letters[0].topic}")
+        raise kafka_error(failed[0], kafka, "put dead letters back")
     if left:
         raise KafkaUnreachable(f"{left} messages were not put back after {FLUSH_TIMEOUT_S:g} s")

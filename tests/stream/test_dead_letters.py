@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -161,6 +165,56 @@ def test_only_what_can_be_decoded_is_put_back(kafka: KafkaCluster, keyspace: str
     assert [message.value() for message in read_range(kafka, events_topic(kafka, keyspace), 1, 0, end)] == [GOOD] * 2
 
 
+def test_all_letters_together_may_be_more_than_the_memory_holds(
+    kafka: KafkaCluster, keyspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes of a few are held at a time, of those that can't be decoded too. The last ones go back first."""
+    large = [encode("TableVoid", {**decode(GOOD)[1], "ordinal": at, "reason": "x" * 900_000}) for at in range(1, 41)]
+    letters = publish(kafka, keyspace, *large)
+    bad = [replace(letter, partition=0, value=b"x" * 900_000, size=0) for letter in letters]
+    send_letters(kafka, keyspace, *letters, *bad)
+    del large, letters, bad
+    monkeypatch.setattr(dead_letters, "PORTION_BYTES", 3 << 20)
+    put_back, held = dead_letters._put_back, list[int]()
+
+    def with_so_much(*asked: Any) -> None:
+        gc.collect()  # what a closed reader leaves are cycles
+        held.append(tracemalloc.get_traced_memory()[0])
+        put_back(*asked)
+
+    monkeypatch.setattr(dead_letters, "_put_back", with_so_much)
+    tracemalloc.start()
+    try:
+        results = retry(kafka, keyspace)
+    finally:
+        tracemalloc.stop()
+    assert [bool(result.problem) for result in results] == [False] * 40 + [True] * 40
+    assert len(held) == 14
+    assert max(held) < 16 << 20
+    assert len(read_letters(kafka, keyspace, values=False)) == 40
+    back = read_range(kafka, events_topic(kafka, keyspace), 1, 40, 80)
+    assert [decode(message.value() or b"")[1]["ordinal"] for message in back] == [*range(40, 0, -1)]
+
+
+def test_a_letter_whose_message_goes_meanwhile_stays(
+    kafka: KafkaCluster, keyspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka may delete it between the two looks at the topic: nothing is written in its place."""
+    send_letters(kafka, keyspace, *publish(kafka, keyspace, GOOD, OTHER))
+    borne_out = dead_letters._borne_out
+    looks: list[int] = []
+
+    def second_is_gone(*asked: Any) -> list[tuple[str, bytes]]:
+        looks.append(len(looks))
+        return [each for each in borne_out(*asked) if not looks[-1] or not each[0].endswith("/0")]
+
+    monkeypatch.setattr(dead_letters, "_borne_out", second_is_gone)
+    assert [bool(result.problem) for result in retry(kafka, keyspace)] == [True, False]
+    assert [letter.offset for letter in read_letters(kafka, keyspace)] == [0]
+    [end] = end_offsets(kafka, events_topic(kafka, keyspace), [1]).values()
+    assert end == 3
+
+
 def test_what_says_how_far_a_shard_is_is_never_put_back(kafka: KafkaCluster, keyspace: str) -> None:
     """A marker or a source's state of long ago must not stand behind newer ones."""
     send_letters(
@@ -306,7 +360,8 @@ def test_a_letter_that_is_refused_is_not_forgotten_with_the_next_one(monkeypatch
 def test_letters_are_borne_out_in_whichever_partition_most_of_them_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Partitions are read side by side, and have letters at one place or at several far from each other."""
     places = [(0, 2), (0, 5_000), (0, 5_001), (1, 3), (2, 9)]
-    letters = [DeadLetter("t", *place, "bad_key", "", b"x") for place in places]
+    digest = sha256(b"x").digest()
+    letters = [DeadLetter("t", *place, "bad_key", "", digest=digest) for place in places]
 
     def read_ranges(_: object, __: str, ranges: Mapping[int, tuple[int, int]]) -> Iterator[object]:
         for partition, (start, end) in ranges.items():
@@ -319,7 +374,7 @@ def test_letters_are_borne_out_in_whichever_partition_most_of_them_are(monkeypat
     monkeypatch.setattr(dead_letters, "start_offsets", lambda *_: dict.fromkeys(range(3), 1))
     monkeypatch.setattr(dead_letters, "end_offsets", lambda *_: dict.fromkeys(range(3), 9_000))
     monkeypatch.setattr(dead_letters, "read_ranges", read_ranges)
-    gone = [DeadLetter("t", *place, "bad_key", "", b"x") for place in ((0, 0), (2, 9_000), (7, 5))]
+    gone = [DeadLetter("t", *place, "bad_key", "", digest=digest) for place in ((0, 0), (2, 9_000), (7, 5))]
     found = dead_letters._true_letters(KafkaCluster("127.0.0.1:1"), "t", [*letters, *gone])
     assert found == {letter.id for letter in letters}
 
@@ -329,9 +384,8 @@ def test_a_message_that_no_broker_takes_back_keeps_its_letter(monkeypatch: pytes
     kafka, letter = KafkaCluster("127.0.0.1:1"), DeadLetter("freshet.shop.events", 0, 7, "bad_key", "", b"x")
     silent = SimpleNamespace(produce=lambda *_, **__: None, poll=lambda _: 0, flush=lambda _: 1)
     monkeypatch.setattr(dead_letters, "Producer", lambda _: silent)
-    monkeypatch.setattr(dead_letters, "find_letter", lambda *_: letter)
-    monkeypatch.setattr(dead_letters, "_obstacle", lambda *_: "")
-    monkeypatch.setattr(dead_letters, "_true_letters", lambda *_: {letter.id})
+    monkeypatch.setattr(dead_letters, "_unresolved", lambda *_: [(letter, "")])
+    monkeypatch.setattr(dead_letters, "_borne_out", lambda *_: [(letter.id, b"x")])
     monkeypatch.setattr(dead_letters, "_not_folded", lambda *_: {letter.place})
     monkeypatch.setattr(dead_letters, "nothing_left_behind", lambda *_: {letter.place})
     monkeypatch.setattr(DeadLetterPublisher, "resolve", lambda *_: pytest.fail("it is not resolved"))
@@ -362,7 +416,7 @@ def test_a_letter_waits_for_room_in_the_queue_and_not_for_what_never_goes(monkey
 def test_very_many_letters_are_put_back_and_resolved_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     """All at once are more than a producer's queue takes, and none was resolved if one failed."""
     kafka = KafkaCluster("127.0.0.1:1")
-    letters = [DeadLetter("freshet.shop.events", 0, offset, "bad_key", "", b"x" * 10) for offset in range(7)]
+    letters = [DeadLetter("freshet.shop.events", 0, offset, "bad_key", "", size=10) for offset in range(7)]
     done: list[list[str]] = []
     full: list[BufferError] = []
 
@@ -378,9 +432,8 @@ def test_very_many_letters_are_put_back_and_resolved_in_portions(monkeypatch: py
 
     producer = SimpleNamespace(produce=produce, poll=lambda _: 0, flush=flush)
     monkeypatch.setattr(dead_letters, "Producer", lambda _: producer)
-    monkeypatch.setattr(dead_letters, "read_letters", lambda *_: letters)
-    monkeypatch.setattr(dead_letters, "_obstacle", lambda *_: "")
-    monkeypatch.setattr(dead_letters, "_true_letters", lambda *_: {letter.id for letter in letters})
+    monkeypatch.setattr(dead_letters, "_unresolved", lambda *_: [(letter, "") for letter in letters])
+    monkeypatch.setattr(dead_letters, "_borne_out", lambda _, __, portion: [(letter.id, b"x") for letter in portion])
     monkeypatch.setattr(dead_letters, "_not_folded", lambda *_: set())
     monkeypatch.setattr(dead_letters, "nothing_left_behind", lambda _, __, places, ___: set(places))
     monkeypatch.setattr(dead_letters, "PORTION_BYTES", 30)

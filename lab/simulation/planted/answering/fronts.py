@@ -248,7 +248,7 @@ OPERATING: Final = (
     installation(
         "resolved_letters_are_told",
         "a front tells dead letters that an operator has resolved",
-        leave_out(dead_letters.read_letters, "any_letters.pop(any_key, None)"),
+        leave_out(dead_letters._unresolved, "any_letters.pop(any_key, None)"),
     ),
     installation(
         "letters_of_any_keyspace",
