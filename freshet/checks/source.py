@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pymysql
+from pymysql.constants import ER
 
 from freshet.checks.finding import Check
 from stream.sources.debezium.connector import ENDS_HINT, NO_ENDS, Connector, find_connector
 from stream.sources.debezium.errors import DebeziumError
 from stream.sources.mariadb.backfill.chunks import ChunkReader
-from stream.sources.mariadb.cascades.foreign_keys import read_cascades
+from stream.sources.mariadb.by_key import code_of
+from stream.sources.mariadb.cascades.foreign_keys import Cascades, read_unlocked_cascades
 from stream.sources.mariadb.charsets import read_charsets
 from stream.sources.mariadb.connection import (
     GRANTS_HINT,
@@ -30,7 +32,14 @@ from stream.sources.mariadb.connection import (
     fetch_all,
     translated,
 )
-from stream.sources.mariadb.information_schema.tables import read_tables, unknown_databases
+from stream.sources.mariadb.information_schema.locked_tables import (
+    LOCKED_S,
+    Name,
+    limit_sql,
+    names_sql,
+    read_unlocked,
+)
+from stream.sources.mariadb.information_schema.tables import read_unlocked_tables, unknown_databases
 from stream.sources.mariadb.requirements import problems_of
 from stream.sources.mariadb.schema import TableFilter, TableInfo
 from stream.sources.mariadb.selected_rows import quoted
@@ -87,13 +96,16 @@ def _found(
     else:
         yield from _replication_grant(connection, server)
         yield from _log_kept(connection, server)
-    known = read_tables(connection, read_charsets(connection), chosen)
-    yield from _choice(connection, chosen, known)
+    fetch_all(connection, f"SET SESSION lock_wait_timeout = {LOCKED_S}")
+    known, undescribed = read_unlocked_tables(connection, read_charsets(connection), chosen)
+    cascades, unread = read_unlocked_cascades(connection)
+    yield from _choice(connection, chosen, {*known, *undescribed})
     readable = [info for info in known.values() if info.cacheable]
-    yield from _select_grant(connection, server, readable)
+    busy = yield from _select_grant(connection, server, readable)
+    yield from _locked({*undescribed, *unread, *busy})
     yield from not_cached(known.values(), _cure)
-    yield from _cascades(connection, known)
-    yield from _backfill(connection, server, source, readable)
+    yield from _cascades(cascades, known)
+    yield from _backfill(connection, server, source, [info for info in readable if info.name not in busy])
 
 
 def _settings(connection: Connection) -> Iterator[Check]:
@@ -171,7 +183,7 @@ def _log_kept(connection: Connection, server: ConnectionSettings) -> Iterator[Ch
         yield Check("binlog kept", "ok", f"{kept_s / DAY_S:.0f} days" if kept_s else "until somebody purges it")
 
 
-def _choice(connection: Connection, chosen: TableFilter, known: dict[str, TableInfo]) -> Iterator[Check]:
+def _choice(connection: Connection, chosen: TableFilter, known: Collection[str]) -> Iterator[Check]:
     """What the settings name, and is not there or not visible. A source begins without a table, not a database."""
     absent = [("missing", f"database {name}") for name in unknown_databases(connection, chosen.databases)]
     absent += [("warning", f"tables {pattern}") for pattern in chosen.without_tables(known)]
@@ -185,24 +197,48 @@ def _choice(connection: Connection, chosen: TableFilter, known: dict[str, TableI
         yield Check("choice", "warning", "the chosen databases have no tables", "they are found once they are made")
 
 
-def _select_grant(connection: Connection, server: ConnectionSettings, tables: Sequence[TableInfo]) -> Iterator[Check]:
-    refused = [info.name for info in tables if not _may_select(connection, server, info)]
+def _select_grant(
+    connection: Connection, server: ConnectionSettings, tables: Sequence[TableInfo]
+) -> Generator[Check, None, set[str]]:
+    """Whether the user may read all of them. Returns those that somebody has locked against reads."""
+    refused, busy = list[str](), set[str]()
+    for info in tables:
+        try:
+            with translated(server):
+                if not _is_free(connection, info):
+                    busy.add(info.name)
+        except MariaDBError as error:
+            if error.code != "mariadb_access_denied":
+                raise
+            refused.append(info.name)
     if refused:
         hint = f"GRANT SELECT ON {refused[0].split('.')[0]}.* TO its user"
         yield Check("grants", "missing", f"the user may not read {listed(refused)}", hint)
     elif tables:
         yield Check("grants", "ok", "the user may read all of them")
+    return busy
 
 
-def _may_select(connection: Connection, server: ConnectionSettings, info: TableInfo) -> bool:
+def _is_free(connection: Connection, info: TableInfo) -> bool:
+    """Whether no session has locked a table against reads, as LOCK TABLES … WRITE does. Rights are looked at before."""
     try:
-        with translated(server):
-            fetch_all(connection, f"SELECT 1 FROM {quoted(info.database)}.{quoted(info.table)} LIMIT 0")
-    except MariaDBError as error:
-        if error.code == "mariadb_access_denied":
-            return False
-        raise
+        fetch_all(connection, f"SELECT 1 FROM {quoted(info.database)}.{quoted(info.table)} LIMIT 0")
+    except pymysql.err.OperationalError as error:
+        if code_of(error) != ER.LOCK_WAIT_TIMEOUT:
+            raise
+        return False
     return True
+
+
+def _locked(names: Collection[str]) -> Iterator[Check]:
+    """What is told of these tables would be waited for; a source reads them later."""
+    if names:
+        yield Check(
+            "locked",
+            "warning",
+            f"{listed(sorted(names))}: a session has locked what is not examined here",
+            "SHOW FULL PROCESSLIST at the server names who locks it; ask again once that is done",
+        )
 
 
 def not_cached(tables: Collection[TableInfo], cure: Callable[[TableInfo], str]) -> Iterator[Check]:
@@ -229,9 +265,8 @@ def _cure(info: TableInfo) -> str:
     return f"give {info.name} a primary key" if not info.primary_key else f'or leave it out: exclude = ["{info.name}"]'
 
 
-def _cascades(connection: Connection, known: Mapping[str, TableInfo]) -> Iterator[Check]:
+def _cascades(found: Cascades, known: Mapping[str, TableInfo]) -> Iterator[Check]:
     """Foreign keys by which the server changes rows that the binlog does not show."""
-    found = read_cascades(connection)
     parents = sorted({*found.on_delete, *found.on_update} & known.keys())
     if parents:
         below = {
@@ -249,7 +284,7 @@ def _backfill(
     connection: Connection, server: ConnectionSettings, source: MariaDBSourceSettings, tables: Sequence[TableInfo]
 ) -> Iterator[Check]:
     """Size and time of a backfill of all tables that can be cached, by a sample of the largest one."""
-    sizes = _sizes(connection)
+    sizes = _sizes(connection, [(info.database, info.table) for info in tables])
     sized = {info.name: sizes.get((info.database, info.table), Sized(0, 0)) for info in tables}
     rows, data_bytes = (sum(each[field] for each in sized.values()) for field in (0, 1))
     if not rows:
@@ -274,11 +309,21 @@ def _backfill(
     )
 
 
-def _sizes(connection: Connection) -> dict[tuple[str, str], Sized]:
-    found = fetch_all(
-        connection, "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS, DATA_LENGTH FROM information_schema.TABLES"
-    )
-    return {(database, table): Sized(int(rows or 0), int(size or 0)) for database, table, rows, size in found}
+def _sizes(connection: Connection, names: Sequence[Name]) -> dict[Name, Sized]:
+    """Of those that nobody has locked by now."""
+
+    def read(some: Sequence[Name]) -> dict[Name, Sized]:
+        where, arguments = names_sql(some or names)
+        found = fetch_all(
+            connection,
+            f"{limit_sql(connection, 0)}SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS, DATA_LENGTH"
+            f" FROM information_schema.TABLES WHERE {where}",
+            arguments,
+        )
+        return {(database, table): Sized(int(rows or 0), int(size or 0)) for database, table, rows, size in found}
+
+    parts, _ = read_unlocked(connection, read, lambda: names) if names else ([], None)
+    return {name: sized for part in parts for name, sized in part.items()}
 
 
 def _rows_per_s(server: ConnectionSettings, info: TableInfo) -> float | None:

@@ -55,7 +55,7 @@ def test_a_limit_above_what_the_server_gives_makes_no_backfill_faster(
 ) -> None:
     """The time that is told is of the slower of both; nought is no limit."""
     table = TableInfo("shop", "t", (), ())
-    monkeypatch.setattr(source, "_sizes", lambda _: {("shop", "t"): Sized(1_000_000, 1 << 20)})
+    monkeypatch.setattr(source, "_sizes", lambda *_: {("shop", "t"): Sized(1_000_000, 1 << 20)})
     monkeypatch.setattr(source, "_rows_per_s", lambda *_: 1_000 / source.READING_SHARE)
     settings = MariaDBSourceSettings(kind="mariadb", databases=["shop"], backfill_rows_per_s=limit)
     [check] = source._backfill(NOBODY, SERVER, settings, [table])

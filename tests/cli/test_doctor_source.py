@@ -12,7 +12,10 @@ import tomli_w
 
 from freshet import cli
 from freshet.local.mariadb import MariaDBAddress
+from stream.sources.mariadb.connection import connect, fetch_all
 from tests.servers.databases import own_database
+from tests.sources.mariadb.conftest import Source, settings_of
+from tests.sources.mariadb.test_cascades import made_slowly
 
 pytestmark = pytest.mark.integration
 
@@ -84,6 +87,27 @@ def test_a_good_server_is_told_what_is_cached_and_what_is_not(
     assert 15_000 < rows < 25_000
     assert "rows a second" in backfill["found"]
     assert 'backfill = ["*"]' in backfill["fix"]
+
+
+def test_tables_that_are_locked_are_named_and_the_others_examined(
+    mariadb: MariaDBAddress, shop: str, asked: Callable[..., Any]
+) -> None:
+    """One that is being made can't be described, nor its foreign keys; one that is written alone can't be read."""
+    making, holder = Source(settings_of(mariadb), shop), connect(settings_of(mariadb))
+    try:
+        with made_slowly(making, f"{shop}.made"):
+            fetch_all(holder, f"LOCK TABLES {shop}.orders WRITE")
+            code, checks = asked(mariadb, databases=[shop], include=[f"{shop}.*"])
+    finally:
+        holder.close()
+        making.close()
+    assert code == 0, checks
+    [locked] = named(checks, "locked")
+    assert (locked["status"], locked["found"].split(":")[0]) == ("warning", f"{shop}.made, {shop}.orders")
+    assert named(checks, "choice")[0]["found"].startswith("6 tables")
+    assert named(checks, "cached")[0]["found"] == "2 tables"
+    assert f"{shop}.orders voids what refers to them in {shop}.lines" in named(checks, "cascades")[0]["found"]
+    assert [check["status"] for check in named(checks, "grants")] == ["ok", "ok"]
 
 
 def test_a_limit_of_the_settings_is_in_the_time_of_a_backfill(
@@ -169,9 +193,13 @@ def test_mysql_is_examined_by_its_own_rules(
             assert "SET PERSIST sync_binlog = 1" in [check["fix"] for check in named(checks, "binlog")][-1]
         finally:
             cursor.execute("SET GLOBAL sync_binlog = 1")
+        cursor.execute("LOCK TABLES docs WRITE")
+        [locked] = named(asked(mysql, kind="mysql", databases=[mysql_database])[1], "locked")
+        assert locked["found"].startswith(f"{mysql_database}.docs: ")
     code, checks = asked(mysql, kind="mysql", databases=[mysql_database])
     assert code == 0, checks
     assert named(checks, "cached")[0]["found"] == "1 table"
+    assert not named(checks, "locked")
 
 
 def test_other_sources_are_not_examined(
