@@ -89,10 +89,10 @@ def test_what_is_put_back_is_never_older_than_what_is_lost(
     listed = letters[:1] if dismissed else letters
     written: list[Place] = []
     resolved: list[str] = []
-    monkeypatch.setattr(dead_letters, "read_letters", lambda *_: listed)
+    monkeypatch.setattr(dead_letters, "_unresolved", lambda _, __, ___, kept: [kept(each) for each in listed])
     monkeypatch.setattr(dead_letters, "_messages", lambda *_: iter(told))
-    monkeypatch.setattr(dead_letters, "_true_letters", lambda *_: {each.id for each in letters})
-    monkeypatch.setattr(dead_letters, "_put_back", lambda _, good: written.extend(each.place for each in good))
+    monkeypatch.setattr(dead_letters, "_borne_out", lambda *_: [(each.id, each.value) for each in letters])
+    monkeypatch.setattr(dead_letters, "_put_back", lambda _, good, __: written.extend(each.place for each in good))
     monkeypatch.setattr(DeadLetterPublisher, "resolve", lambda _, each, **__: resolved.append(each))
     results = retry(KAFKA, "ks")
     assert written == ([] if dismissed else [(0, 3), (0, 2)])
