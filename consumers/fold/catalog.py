@@ -8,8 +8,8 @@ Rules (docs/concepts/catalog.md):
 - An event is folded into a table iff its ordinal is above the table's in the same epoch. A later epoch starts the
   table anew.
 - What belongs to a table goes with it.
-- A void may hide a lost ALLOC. Until the server's own list arrives, a write without a write id may be by an unknown
-  writer.
+- Where events are lost (before the first one of a table, and after a void) any open transaction may have written it.
+  A write then waits for an unknown writer too, and the server's own list, once it arrives, says whom to wait for.
 """
 
 from __future__ import annotations
@@ -129,7 +129,10 @@ def _fold_allocation(event: Event, lookup: Lookup, head: Head) -> CatalogChanges
         return CatalogChanges()
     if event["write_id"] < 1:
         raise ValueError(f"invalid write id {event['write_id']}")
-    state.ids.allocate(event["txn"], event["write_id"], reallocated=event["reallocated"])
+    txn, write_id = event["txn"], event["write_id"]
+    state.ids.allocate(txn, write_id, reallocated=event["reallocated"])
+    # A list does not tell who holds an id. The transaction's end may name another one, if it gets that instead.
+    state.pending = sorted({(txn, write_id) if pair == (0, write_id) else pair for pair in state.pending})
     return _changed(state, event)
 
 
@@ -143,7 +146,7 @@ def _fold_image(event: Event, lookup: Lookup, head: Head) -> CatalogChanges:
         changes.gone = forget_objects(state.table_id, lookup)
         return changes
     if change == "image":
-        _take_image(state, event)
+        _take_image(state, event, head)
     elif change == "written" and event["staged"] and event["txn"]:
         _stage(state, event)
     elif change in ("created", "written"):
@@ -204,6 +207,14 @@ def _replace_list(state: TableState, event: Event, committed: bool | None = None
     state.staged = [each for each in state.staged if state.ids.held_by(each.txn)]
 
 
+def _take_list(state: TableState, event: Event, head: Head) -> None:
+    """As `_replace_list`. After a loss of events whoever holds an open id may have written the table: it is awaited."""
+    is_lost = _list_has_gaps(state, head)
+    _replace_list(state, event)
+    if is_lost and event["write_ids"] is not None:
+        state.pending = sorted({*state.pending, *_writers(state, 0, 0)})
+
+
 def _set_image(state: TableState, image: bytes | None, struct: bytes | None, lo: str, hi: str, ordinal: int) -> None:
     Position.parse(lo), Position.parse(hi)
     state.struct = struct
@@ -211,13 +222,13 @@ def _set_image(state: TableState, image: bytes | None, struct: bytes | None, lo:
     state.void = ""
 
 
-def _take_image(state: TableState, event: Event) -> None:
+def _take_image(state: TableState, event: Event, head: Head) -> None:
     """Takes a fetched image, unless it was read before the last write event."""
     lo, hi = event["lo"] or event["gtid"], event["hi"] or event["gtid"]
     if state.write_position and not Position.parse(lo).at_or_past(Position.parse(state.write_position)):
         return
     _mark_existing(state, event)
-    _replace_list(state, event)
+    _take_list(state, event, head)
     if state.kind != TRANSACTIONAL:
         state.pending = []  # an event that did not tell the table's kind may have left some
     if event["image"] is not None:
@@ -227,12 +238,14 @@ def _take_image(state: TableState, event: Event) -> None:
 def _take_write(state: TableState, event: Event, head: Head) -> None:
     """Takes a write that the source never undoes: it counts even if the writer aborts."""
     _mark_existing(state, event)
-    _replace_list(state, event)
+    _take_list(state, event, head)
     state.write_ordinal, state.write_position = event["ordinal"], event["gtid"]
     writers: set[tuple[int, int]] = set()  # a table without a list has none, whatever ids its name has from another one
     if state.kind == TRANSACTIONAL:
         writers = {*state.pending, *_writers(state, event["txn"], event["write_id"])}
-        if not event["write_id"] and (not state.ids.known or _list_has_gaps(state, head)):
+        if _list_has_gaps(state, head):
+            writers |= {UNKNOWN_WRITER, *_writers(state, 0, 0)}
+        elif not event["write_id"] and not state.ids.known:
             writers.add(UNKNOWN_WRITER)
     state.pending = sorted(writers)
     if event["image"] is not None:
@@ -340,6 +353,8 @@ def _fold_reset(event: Event, lookup: Lookup, head: Head) -> CatalogChanges:
     writers = {each for each, _ in state.ids.open} if _list_has_gaps(state, head) else set()
     staged = {each.txn for each in state.staged}
     _replace_list(state, event, event.get("committed"))
+    if not state.ids.hwm and state.pending:  # the ids begin again: no event will tell the end of those before
+        state.pending = [UNKNOWN_WRITER]
     if staged - {each.txn for each in state.staged} or writers - {each for each, _ in state.ids.open}:
         _await_image(state, event)
     return _changed(state, event)

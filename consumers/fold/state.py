@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from stream.shards.map import map_of
 
-FOLD_VERSION = 12
+FOLD_VERSION = 13
 """Incremented whenever the same log folds to other bytes. A store of another version is rebuilt."""
 
 META = b"\x00"

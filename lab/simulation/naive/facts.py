@@ -21,7 +21,7 @@ Facts = dict[tuple[str, ...] | bytes, Any]
 """(kind, name) or a row's key → what is known."""
 
 _ENTRY: Final = struct.Struct(">BQqI")
-FOLD_VERSION: Final = 12
+FOLD_VERSION: Final = 13
 
 
 def facts_of_bytes(entries: Mapping[bytes, bytes]) -> Facts:

@@ -151,10 +151,14 @@ class NaiveTables:
             return []
         if name == "AllocWriteId":
             table.allocate(event["txn"], event["write_id"], again=event["reallocated"])
+            if (0, event["write_id"]) in table.pending:
+                table.pending ^= {(0, event["write_id"]), (event["txn"], event["write_id"])}
         elif name == "WriteIdsReset":
             before = set(table.staged)
             writers = set(table.open) if self._has_lost(table, around) else set()
             table.replace_list(event, event["committed"])
+            if table.hwm == 0 and table.pending:
+                table.pending = {UNKNOWN}  # what it waits for has ids that are no more
             if before - set(table.staged) or writers - set(table.open):
                 table.note_write(event)  # its writer ended without an event: nobody knows which image counts
         elif event["change"] == "dropped":
@@ -191,7 +195,7 @@ class NaiveTables:
 
     def _change(self, table: NaiveTable, event: Event, around: Around) -> None:
         if event["change"] == "image":
-            self._take_image(table, event)
+            self._take_image(table, event, around)
         elif event["change"] == "written" and event["staged"] and event["txn"]:
             self._stage(table, event)
         else:
@@ -199,26 +203,35 @@ class NaiveTables:
         if table.partial:
             table.partial = event["change"] != "created" and not self._makes_whole(table, event, around)
 
-    def _take_image(self, table: NaiveTable, event: Event) -> None:
+    def _take_image(self, table: NaiveTable, event: Event, around: Around) -> None:
         lo, hi = event["lo"] or event["gtid"], event["hi"] or event["gtid"]
         if table.write_position and not positions.reaches(lo, table.write_position):
             return
         table.note_name(event)
-        table.replace_list(event)
+        self._take_list(table, event, around)
         if table.kind != TRANSACTIONAL:
             table.pending = set()
         if event["image"] is not None:
             table.set_image(event["image"], event["struct"], lo, hi, event["ordinal"])
 
+    def _take_list(self, table: NaiveTable, event: Event, around: Around) -> None:
+        """If the table comes with the server's list: where something was lost, each open id may be a writer's."""
+        if event["write_ids"] is not None:
+            suspects = self._has_lost(table, around)
+            table.replace_list(event)
+            table.pending |= self._writers(table, 0, 0) if suspects else set()
+
     def _take_write(self, table: NaiveTable, event: Event, around: Around) -> None:
         table.note_name(event)
-        table.replace_list(event)
+        self._take_list(table, event, around)
         table.note_write(event)
         if table.kind != TRANSACTIONAL:
             table.pending = set()
         else:
             table.pending |= self._writers(table, event["txn"], event["write_id"])
-            if not event["write_id"] and (not table.known or self._has_lost(table, around)):
+            if self._has_lost(table, around):
+                table.pending |= {UNKNOWN} | self._writers(table, 0, 0)
+            if not event["write_id"] and not table.known:
                 table.pending.add(UNKNOWN)
         if event["image"] is not None:
             lo, hi = event["lo"] or event["gtid"], event["hi"] or event["gtid"]

@@ -67,6 +67,76 @@ def test_the_servers_list_names_the_unknown_writer(held: Catalog) -> None:
     assert ask(held, f"{NAME}:2:{OPEN}::").served
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_whoever_is_open_may_have_written_before_the_first_event(held: Catalog, *, is_known: bool) -> None:
+    """The image waits for their ends. With the CREATE all is known: who has an open id has written nothing."""
+    listed = f"{NAME}:2:2:2:"
+    if is_known:
+        bound(held, f"{NAME}:1:{OPEN}::")
+        held.event("AllocWriteId", {"table_id": 7, "txn": 72, "write_id": 2, "reallocated": False})
+    else:
+        held.ordinal += 1
+        held.fold(bind(held.ordinal, 7))
+    held.table("image", b'"v1"', kind="transactional", write_ids=listed)
+    held.event("AllocWriteId", {"table_id": 7, "txn": 72, "write_id": 2, "reallocated": False})
+    assert ask(held, listed).served is is_known
+    held.table("image", b'"v2"', kind="transactional", write_ids=listed)
+    assert ask(held, listed).served is is_known
+    held.event("AbortTxn", {"txn": 72, "write_ids": [{"table_id": 7, "write_id": 2}], "reconciled": False})
+    assert ask(held, listed).image == b'"v2"'
+
+
+def test_whoever_is_open_may_have_written_what_was_lost(held: Catalog) -> None:
+    """Another one's write, with its own write id, and its end do not end the wait for the one whose write is lost."""
+    bound(held, f"{NAME}:0:{OPEN}::")
+    for txn, write_id in ((71, 1), (72, 2)):
+        held.event("AllocWriteId", {"table_id": 7, "txn": txn, "write_id": write_id, "reallocated": False})
+    lose(held)
+    held.table("written", b'"v1"', kind="transactional", txn=72, write_id=2)
+    held.event("AbortTxn", {"txn": 72, "write_ids": [{"table_id": 7, "write_id": 2}], "reconciled": False})
+    assert not ask(held, f"{NAME}:2:1:1:2").served
+    held.table("image", b'"v1"', kind="transactional", write_ids=f"{NAME}:2:1:1:2")
+    assert "write id 1" in ask(held, f"{NAME}:2:1:1:2").why
+    held.event("CommitTxn", {"txn": 71, "write_ids": [{"table_id": 7, "write_id": 1}]})
+    assert ask(held, f"{NAME}:2:{OPEN}::2").image == b'"v1"'
+
+
+def test_who_gets_another_id_instead_is_waited_for_until_its_end(held: Catalog) -> None:
+    """The COMMIT names the new id alone, and the list had not told whose the first one was."""
+    held.ordinal += 1
+    held.fold(bind(held.ordinal, 7))
+    held.table("image", b'"v1"', kind="transactional", write_ids=f"{NAME}:1:1:1:")
+    for write_id in (1, 2):
+        again = write_id == 2
+        held.event("AllocWriteId", {"table_id": 7, "txn": 71, "write_id": write_id, "reallocated": again})
+    assert not ask(held, f"{NAME}:2:2:2:").served
+    held.event("CommitTxn", {"txn": 71, "write_ids": [{"table_id": 7, "write_id": 2}]})
+    assert ask(held, f"{NAME}:2:{OPEN}::").image == b'"v1"'
+
+
+def test_ids_that_begin_again_are_waited_for_until_the_servers_list(held: Catalog) -> None:
+    """A table of another catalog has taken them along. The end of who held one names this table no more."""
+    held.ordinal += 1
+    held.fold(bind(held.ordinal, 7))
+    held.table("image", b'"v1"', kind="transactional", write_ids=f"{NAME}:3:3:3:")
+    held.event("WriteIdsReset", {"table_id": 7, "write_ids": f"{NAME}:0:{OPEN}::", "committed": False})
+    assert not ask(held, f"{NAME}:0:{OPEN}::").served
+    held.table("image", b'"v2"', kind="transactional", write_ids=f"{NAME}:0:{OPEN}::")
+    assert ask(held, f"{NAME}:0:{OPEN}::").image == b'"v2"'
+
+
+def test_a_table_without_open_ids_never_waits_for_writers(held: Catalog) -> None:
+    """Whatever was lost: its first image is served, and one that has no list whoever holds ids of its name."""
+    held.ordinal += 1
+    held.fold(bind(held.ordinal, 7))
+    held.table("image", b'"v1"', kind="transactional", write_ids=f"{NAME}:3:{OPEN}::2")
+    assert ask(held, f"{NAME}:3:{OPEN}::2").image == b'"v1"'
+    lose(held)
+    held.event("AllocWriteId", {"table_id": 7, "txn": 71, "write_id": 4, "reallocated": False})
+    held.table("image", b'"v2"', kind="external")
+    assert answer_table(held.partition, NAME, 7, demand_of(seen(held.ordinal))).image == b'"v2"'
+
+
 @pytest.mark.parametrize(("opened", "behind", "accepted"), [("1", 0, True), ("1", 1, False), ("", 1, True)])
 def test_what_an_open_writer_may_have_written_meanwhile_is_not_kept(
     held: Catalog, opened: str, behind: int, *, accepted: bool

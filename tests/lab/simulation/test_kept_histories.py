@@ -211,6 +211,17 @@ CATALOG: dict[str, History] = {
     ],
 }
 WAREHOUSE: dict[str, History] = {
+    "a transaction was given a write id and wrote before the source began, and is open": [
+        ("world", 1, 0, 0, 0, 1),
+        ("create", 0, 0),
+        ("open", 0),
+        ("allocate", 0, 0, 0),
+        ("alter", 0, 1),
+        ("start", 0),
+        ("let", 3),
+        ("let", 3),
+        ("table", 0, 0, 0, 0, 3),
+    ],
     "a transaction writes while its source is slow, and its session reads that from the metastore": [
         ("create", 1, 0),
         ("open", 1),
@@ -467,6 +478,17 @@ POSTGRES: dict[str, History] = {
 
 
 HIVE: dict[str, History] = {
+    "of two writers the first one's write is missing, and the second one aborts": [
+        ("world", 0, 0),
+        ("create", 0, 0),
+        ("open", 1),
+        ("allocate", 0, 0, 0, 1),
+        ("allocate", 0, 1, 0, 1),
+        ("miss", 0),
+        ("alter", 0, 1),
+        ("alter", 0, 2),
+        ("end", 1, 0),
+    ],
     "a table of the same name is dropped in another catalog": [("create", 0, 0), ("note", 1)],
     "it is, and the message is damaged": [("create", 0, 0), ("damage", 0), ("note", 1)],
     "a table is renamed twice, and the first time is missing in the log: the name that it had is free": [

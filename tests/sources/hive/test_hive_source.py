@@ -80,16 +80,16 @@ class Source:
         """The names that are bound, as the topic would tell them."""
         return dict(self.following._translator.tables)
 
-    def why_not(self, table: str) -> str:
-        """Why the folded table is not what the server has; empty if it is."""
+    def why_not(self, table: str, waits_for: str = "") -> str:
+        """Why the folded table is not what the server has; empty if it is. ``waits_for``: what its image waits for."""
         name = f"{self.catalog.db}.{table}"
         found = self.catalog.metastore.table(name)
         assert found is not None
         state = self.consumer.folded.table(found.table_id)
         if state is None or self.consumer.folded.bound(name) != {found.table_id}:
             return "it is not there"
-        if state.waits_for():
-            return state.waits_for()
+        if state.waits_for() != waits_for:
+            return state.waits_for() or f"it does not wait: {waits_for}"
         if state.image != found.image:
             return "it has another image"
         if not found.transactional:
@@ -98,17 +98,17 @@ class Source:
         server = ValidWriteIdList.parse(self.catalog.valid_write_ids(table))
         return "" if own.covers(server) else f"its list is {own}, the server's {server}"
 
-    def follow(self, *tables: str) -> None:
-        """Step until each of the tables is as the server has it."""
+    def follow(self, *tables: str, waits_for: str = "") -> None:
+        """Step until each of the tables is as the server has it. ``waits_for``: a writer that is open since before."""
 
         def same() -> bool:
             self.following.step()
-            return not any(self.why_not(table) for table in tables)
+            return not any(self.why_not(table, waits_for) for table in tables)
 
         try:
             eventually(same, what="the catalog")
         except AssertionError:
-            raise AssertionError({table: self.why_not(table) for table in tables}) from None
+            raise AssertionError({table: self.why_not(table, waits_for) for table in tables}) from None
 
 
 @contextmanager
@@ -119,6 +119,11 @@ def following(catalog: HiveCatalog, consumer: Consumer, resume: ResumePoint | No
         yield source
     finally:
         source.close()
+
+
+def pending(txn: int | str, write_id: int) -> str:
+    """What a table waits for that a transaction may have written."""
+    return f"write id {write_id} of transaction {txn} wrote it and is still pending"
 
 
 @pytest.fixture
@@ -151,13 +156,19 @@ def test_an_abort_that_the_server_does_not_log_is_reconciled(catalog: HiveCatalo
 
 
 def test_a_transaction_that_was_open_before_the_source_began(catalog: HiveCatalog) -> None:
-    """Its ALLOC was never read. The server tells who holds the open id, so its COMMIT counts."""
-    catalog.create("t")
-    catalog.write("t", v="1")
+    """Its ALLOC was never read. The server tells who holds the open id, so its COMMIT counts.
+
+    Nor was what it wrote: until its end, the image may be of an uncommitted write.
+    """
+    for table in ("t", "other"):
+        catalog.create(table)
+        catalog.write(table, v="1")
     early = catalog.open()
     write_id = catalog.allocate("t", early)
+    catalog.alter("t", write_id, v="uncommitted")
     with following(catalog, Consumer()) as source:
-        source.follow("t")
+        source.follow("t", waits_for=pending(early, write_id))
+        source.follow("other")
         catalog.alter("t", write_id, v="2")
         catalog.commit(early)
         source.follow("t")
@@ -191,14 +202,16 @@ def test_open_ids_that_the_server_does_not_list(catalog: HiveCatalog) -> None:
     catalog.abort(writers[1])
     assert ValidWriteIdList.parse(catalog.valid_write_ids("t")).hwm == 1
     with following(catalog, Consumer()) as source:
-        source.follow("t")
+        source.follow("t", waits_for=pending(writers[0], 1))
         state = source.consumer.folded.table(catalog.table_id("t"))
         assert state is not None
         assert state.ids.open == [(1, writers[0]), (3, writers[2]), (4, writers[3])]
         assert state.ids.aborted == [2]
         for txn in (writers[0], writers[3]):
             catalog.commit(txn)
-            source.follow("t")
+            source.follow("t", waits_for=pending(writers[2], 3))
+        catalog.abort(writers[2])
+        source.follow("t")
 
 
 def test_ids_that_the_server_has_set_without_an_event(catalog: HiveCatalog) -> None:
