@@ -154,10 +154,12 @@ class HiveTranslator:
         """The server has no table of this name, and no event said so: what had it may live on under another one."""
         return self._forget(name, dropped=False) if name in self._tables else []
 
-    def restore(self, name: str, txn: int, write_id: int) -> OpenTransaction | None:
-        """The server says that ``txn`` holds ``write_id``; returns the open transaction, if it is one."""
-        if txn not in self._open:
-            return None
+    def restore(self, name: str, txn: int, write_id: int) -> OpenTransaction:
+        """The server says that ``txn`` holds ``write_id``, and no event since has ended it; returns the transaction.
+
+        One that is not known as open may have been aborted without an event. A look at the server's ends it again.
+        """
+        self._open.setdefault(txn, _Open(seen_open=False))
         self._ids.restore(name, txn, write_id)
         return self._describe(txn)
 

@@ -72,6 +72,22 @@ def test_a_rename_in_another_catalog_takes_the_write_ids_along(catalog: HiveCata
         assert _state(source).ids.hwm == 1
 
 
+def test_a_writer_whose_id_is_taken_along_is_not_waited_for_for_good(catalog: HiveCatalog, tmp_path: Path) -> None:
+    """No event tells that it has ended, as far as this table goes: the list that the server has then does."""
+    other = f"c{uuid.uuid4().hex[:8]}"
+    catalog.create("t")
+    catalog.write("t", v="old")
+    _make_twin(catalog, other, tmp_path)
+    txn = catalog.open()
+    with following(catalog, Consumer()) as source:
+        source.follow("t")
+        catalog.alter("t", catalog.allocate("t", txn), v="new")
+        source.following._read_to_end()
+        _rename_twin(catalog, other, "u")
+        catalog.commit(txn)
+        source.follow("t")
+
+
 @pytest.mark.parametrize("what", ["table", "database"])
 def test_a_drop_in_the_default_catalog_ends_the_write_ids(catalog: HiveCatalog, tmp_path: Path, what: str) -> None:
     """For a source of another catalog too: the ids of its table of the same name begin again from 1."""

@@ -345,7 +345,8 @@ class Following:
     def _cursor(self) -> str:
         due = [*self._partitions.tables, *self._details.tables]
         refused = [*self._partitions.refused, *self._details.refused, *self._images.unreadable]
-        return self._progress.cursor([*due, *refused], self._partitions.untold, self._foreign_keys.told)
+        left = [*due, *refused, *self._images.unheld]
+        return self._progress.cursor(left, self._partitions.untold, self._foreign_keys.told)
 
     def _note_status(self) -> None:
         status = self._status
@@ -447,6 +448,7 @@ class Following:
             for change in changes:
                 self._note(self._log.at, change)
             self._publish(changes, closed=(txn,))
+        self._progress.touch(self._images.unheld)
         if ended:
             log.info("aborts without an event", shard=self._options.shard, transactions=len(ended))
         if not (self._progress.sweeping or self._progress.detailed is not None or self._partitions.is_under_way):

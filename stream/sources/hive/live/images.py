@@ -65,6 +65,8 @@ class Images:
         """Tables of which it isn't known whether what belongs to them was published."""
         self.unreadable = Refusals[str](clock)
         """Tables that could not be read. They are void."""
+        self.unheld: set[str] = set()
+        """Tables with an open id of which nobody has told the transaction: no event may tell that it has ended."""
 
     def ended(self, event_id: int, names: Iterable[str], *, committed: bool) -> None:
         """A transaction ended that holds ids of these tables.
@@ -95,6 +97,7 @@ class Images:
         holders = self._unknown_holders(fetched, settled)
         for name in settled:
             self._progress.done(name)
+            self.unheld.discard(name)
             table = fetched.tables.get(name)
             if isinstance(table, TableObject):
                 self._publish_table(table, fetched, holders.get(name, {}), in_sweep=in_sweep)
@@ -157,11 +160,13 @@ class Images:
         changes: list[Change] = [image]
         opened: tuple[OpenTransaction, ...] = ()
         if table.transactional:
-            opened = self._restored(name, holders)
+            still_open = {write_id for write_id, _ in ids.open}
+            opened = self._restored(name, {each: txn for each, txn in holders.items() if each in still_open})
             if names:  # what was allocated before is not told of this table yet
                 opened = (*opened, *self._translator.writers_of(name))
             held = holders | self._translator.holders(name)
             changes += [AllocateWriteId(table.table_id, held[each], each) for each, _ in ids.open if each in held]
+            self.unheld |= {name} if still_open - held.keys() else set()
         changes += names
         if name in self.unsure:
             self.unsure.discard(name)
@@ -172,9 +177,5 @@ class Images:
 
     def _restored(self, name: str, holders: dict[int, int]) -> tuple[OpenTransaction, ...]:
         """The open transactions of which the server told that they hold ids of the table."""
-        found: dict[int, OpenTransaction] = {}
-        for write_id, txn in holders.items():
-            described = self._translator.restore(name, txn, write_id)
-            if described is not None:
-                found[txn] = described
+        found = {txn: self._translator.restore(name, txn, write_id) for write_id, txn in holders.items()}
         return tuple(found.values())
