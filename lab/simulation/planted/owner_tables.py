@@ -135,8 +135,9 @@ FOLLOWING: Final = (
     ),
     warehouse(
         "holders_are_not_asked_for",
-        "nobody asks whose write ids are that were open when the source began",
+        "nobody asks whose write ids are that were open when the source began, nor reads their tables again",
         Return(Images._unknown_holders, "{}"),
+        leave_out(Following._reconcile, "self._progress.touch(self._images.unheld)"),
     ),
     warehouse(
         "collapsed_list_taken_for_whole",

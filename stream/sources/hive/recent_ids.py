@@ -49,7 +49,8 @@ class RecentWriteIds:
     def brought_forward(self, name: str, ids: WriteIds, since: int, holders: dict[int, int]) -> bool:
         """Apply to ``ids``, the list of ``name`` as of event ``since`` or later, what followed. False if it is too old.
 
-        ``holders``: write id → transaction, of open ids whose allocation was before the log was read.
+        ``holders``: write id → transaction, of open ids whose allocation was before the log was read. These were open
+        when the list was fetched: whatever ended one, an abort without an event too, came later.
         """
         if since < self._begin:
             return False
@@ -63,10 +64,13 @@ class RecentWriteIds:
             else:
                 ids.allocate(txn, write_id, reallocated=kind == "reallocated")
         for write_id, txn in holders.items():
-            end = self._ended.get(txn)
-            if end is not None and end[0] > since:
-                if end[1]:
+            if txn in self._ended:
+                if self._ended[txn][1]:
                     ids.commit(write_id)
                 else:
                     ids.abort(write_id)
         return True
+
+    def has_ended(self, txn: int) -> bool:
+        """Whether ``txn``, which was open when a list was fetched, has ended since."""
+        return txn in self._ended

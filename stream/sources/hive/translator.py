@@ -155,9 +155,9 @@ class HiveTranslator:
         return self._forget(name, dropped=False) if name in self._tables else []
 
     def restore(self, name: str, txn: int, write_id: int) -> OpenTransaction:
-        """The server says that ``txn`` holds ``write_id``, and no event since has ended it; returns the transaction.
+        """The server says that ``txn`` is open and holds ``write_id``; returns the open transaction.
 
-        One that is not known as open may have been aborted without an event. A look at the server's ends it again.
+        One that nobody has heard of began in events that were lost.
         """
         self._open.setdefault(txn, _Open(seen_open=False))
         self._ids.restore(name, txn, write_id)

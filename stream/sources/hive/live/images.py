@@ -160,13 +160,12 @@ class Images:
         changes: list[Change] = [image]
         opened: tuple[OpenTransaction, ...] = ()
         if table.transactional:
-            still_open = {write_id for write_id, _ in ids.open}
-            opened = self._restored(name, {each: txn for each, txn in holders.items() if each in still_open})
+            opened = self._restored(name, holders)
             if names:  # what was allocated before is not told of this table yet
                 opened = (*opened, *self._translator.writers_of(name))
             held = holders | self._translator.holders(name)
             changes += [AllocateWriteId(table.table_id, held[each], each) for each, _ in ids.open if each in held]
-            self.unheld |= {name} if still_open - held.keys() else set()
+            self.unheld |= {name for each, _ in ids.open if each not in held}
         changes += names
         if name in self.unsure:
             self.unsure.discard(name)
@@ -177,5 +176,6 @@ class Images:
 
     def _restored(self, name: str, holders: dict[int, int]) -> tuple[OpenTransaction, ...]:
         """The open transactions of which the server told that they hold ids of the table."""
-        found = {txn: self._translator.restore(name, txn, write_id) for write_id, txn in holders.items()}
+        still_open = ((write_id, txn) for write_id, txn in holders.items() if not self._recent.has_ended(txn))
+        found = {txn: self._translator.restore(name, txn, write_id) for write_id, txn in still_open}
         return tuple(found.values())
