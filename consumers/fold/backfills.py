@@ -4,8 +4,9 @@ A source says that a table's backfill begins, publishes the rows that were there
 A partition that has folded both, and no void in between or since, holds an entry for each row of the table. One that
 began in the middle has not folded the beginning, which is never said again (docs/concepts/rows.md).
 
-So the tombstones of a whole table say nothing that its completeness does not say, once the watermark has passed them. A
-store may drop them; folds and digests take them for dropped (docs/decisions/0025-tombstones-of-whole-tables.md).
+So the tombstones of a whole table say nothing that its completeness does not say, once the watermark has passed them.
+Nor does any entry from before a void: its row has come again since, or is no more. A store may drop them; folds and
+digests take them for dropped (docs/decisions/0025-tombstones-of-whole-tables.md).
 """
 
 from __future__ import annotations
@@ -15,14 +16,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from consumers.fold.declared import is_in_scope
-from consumers.fold.entry import ABSENT, Entry, decode_entry
+from consumers.fold.entry import ABSENT, HEAD, PREFIX, Entry, decode_entry
 from consumers.fold.shards import shard_map, sole_lineage
-from consumers.fold.state import Backfill, Changes, Dropped, Head, PartitionState
+from consumers.fold.state import Backfill, Changes, Dropped, Head, PartitionState, Void
 from stream.wire.events import EVERY_TABLE
 from stream.wire.keys import SEPARATOR
 from tokens import Position, TokenError
 
-_ABSENT_BYTE: Final = bytes([ABSENT])
 _PLAIN: Final = re.compile(r"MariaDB/[0-9]{1,9}-[0-9]{1,9}-[0-9]{1,18}")
 """Most positions, of which each is another: to parse them takes twenty times as long."""
 
@@ -123,20 +123,28 @@ def _whole(head: Head, table: str, shard: str) -> Backfill | None:
     if lineage.watermark_ordinal < held.complete:
         return None
     begun = (held.epoch, held.begun)
-    voids = (head.voids.get((table, shard)), head.voids.get((EVERY_TABLE, shard)))
-    if any(void is not None and void[:2] >= begun for void in voids) or not is_in_scope(head, shard, *begun):
+    if any(void[:2] >= begun for void in _voids(head, table, shard)) or not is_in_scope(head, shard, *begun):
         return None
     return held
 
 
+def _voids(head: Head, table: str, shard: str) -> list[Void]:
+    found = (head.voids.get((table, shard)), head.voids.get((EVERY_TABLE, shard)))
+    return [void for void in found if void is not None]
+
+
 def drop_lines(head: Head, table: str) -> dict[str, Dropped]:
-    """Shard → up to where its tombstones of ``table`` are dropped: while the table is whole, up to the watermark."""
+    """Shard → up to where its entries of ``table`` are dropped.
+
+    While the table is whole, its tombstones are up to the watermark, and all entries up to the newest void.
+    """
     if not head.backfills:
         return {}
     lines = {shard: line for shard in head.lineages if (line := head.dropped.get((table, shard))) is not None}
     for shard in whole_shards(head, table):
         lineage = head.lineages[shard]
-        lines[shard] = Dropped(lineage.epoch, lineage.watermark_ordinal, lineage.watermark)
+        void = max(_voids(head, table, shard), default=(0, 0))[:2]
+        lines[shard] = Dropped(lineage.epoch, lineage.watermark_ordinal, lineage.watermark, *void)
     return lines
 
 
@@ -173,21 +181,21 @@ def _begins(head: Head, shard: str, epoch: int) -> bool:
 
 
 def dropped_entry(lines: Mapping[str, Dropped], value: bytes) -> Entry | None:
-    """The tombstone in ``value`` if it is at or before its shard's line. One whose position can't be read is kept."""
-    if value[:1] != _ABSENT_BYTE:
-        return None
+    """The entry in ``value`` if it is dropped by its shard's line. One whose position can't be read is kept."""
     entry = decode_entry(value)
     line = lines.get(entry.shard)
-    if line is None or (entry.epoch, entry.ordinal) > line[:2] or not is_readable(entry.position):
-        return None
-    return entry
+    return entry if line is not None and _is_behind(line, entry) else None
 
 
-def is_left_behind(head: Head, table: str, tombstone: Entry) -> bool:
-    """Whether a tombstone counts as dropped of a table that was whole, and is no more."""
-    line = head.dropped.get((table, tombstone.shard))
-    is_behind = line is not None and (tombstone.epoch, tombstone.ordinal) <= line[:2]
-    return is_behind and is_readable(tombstone.position) and whole_at(head, table, tombstone.shard) is None
+def _is_behind(line: Dropped, entry: Entry) -> bool:
+    place, voided = (entry.epoch, entry.ordinal), (line.void_epoch, line.void_ordinal)
+    return place <= (line[:2] if entry.kind == ABSENT else voided) and is_readable(entry.position)
+
+
+def is_left_behind(head: Head, table: str, entry: Entry) -> bool:
+    """Whether an entry counts as dropped of a table that was whole, and is no more."""
+    line = head.dropped.get((table, entry.shard))
+    return line is not None and _is_behind(line, entry) and whole_at(head, table, entry.shard) is None
 
 
 def may_be_dropped(value: bytes, shards: Collection[str]) -> bool:
@@ -199,37 +207,48 @@ def may_be_dropped(value: bytes, shards: Collection[str]) -> bool:
 
 
 class Drops:
-    """Which tombstones a state does without: of each table that is asked for, as `drop_lines`. False: of no table."""
+    """Which entries a state does without: of each table that is asked for, as `drop_lines`. False: of no table."""
 
     def __init__(self, head: Head) -> None:
         self._head = head
-        self._lines: dict[bytes, dict[str, Dropped]] = {}
-        """By a table's name and separator."""
+        self._lines: dict[bytes, tuple[dict[str, Dropped], list[tuple[bytes, bytes]]]] = {}
+        """By a table's name and separator: its lines, and how tags of each lineage begin, with the ordinal, as an entry
+        has it, up to which rows of it are dropped. Most rows are told apart by that."""
 
     def __bool__(self) -> bool:
         return bool(self._head.backfills)
 
     def entry(self, key: bytes, value: bytes) -> Entry | None:
-        """The tombstone in ``value`` if the state does without it."""
+        """The entry in ``value`` if the state does without it."""
         begin = key[: key.find(SEPARATOR) + 1]
-        lines = self._lines.get(begin)
-        if lines is None:
-            lines = self._lines[begin] = self._lines_of(begin)
-        return dropped_entry(lines, value) if lines else None
+        found = self._lines.get(begin)
+        if found is None:
+            found = self._lines[begin] = self._lines_of(begin)
+        lines, living = found
+        if not lines:
+            return None
+        if value[0] != ABSENT:
+            for tag, voided in living:
+                if value.startswith(tag, PREFIX.size) and value[1 : HEAD.size] > voided:
+                    return None
+        return dropped_entry(lines, value)
 
-    def _lines_of(self, begin: bytes) -> dict[str, Dropped]:
+    def _lines_of(self, begin: bytes) -> tuple[dict[str, Dropped], list[tuple[bytes, bytes]]]:
         try:
-            return drop_lines(self._head, begin.removesuffix(SEPARATOR).decode()) if begin else {}
+            lines = drop_lines(self._head, begin.removesuffix(SEPARATOR).decode()) if begin else {}
         except UnicodeDecodeError:  # no table has such a name
-            return {}
+            lines = {}
+        voided = {shard: line.void_ordinal if line.void_epoch == line.epoch else 0 for shard, line in lines.items()}
+        tags = {shard: f"{shard}\0{line.epoch}\0".encode() for shard, line in lines.items()}
+        return lines, [(tags[shard], HEAD.pack(0, voided[shard])[1:]) for shard in lines]
 
 
 def live_items(head: Head, items: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """The items of a state without the tombstones that ``head`` lets a store drop, dropped or not."""
+    """The items of a state without the entries that ``head`` lets a store drop, dropped or not."""
     drops = Drops(head)
     if not drops:
         return iter(items)
-    return (item for item in items if item[1][:1] != _ABSENT_BYTE or drops.entry(*item) is None)
+    return (item for item in items if drops.entry(*item) is None)
 
 
 def is_readable(position: str) -> bool:

@@ -264,7 +264,7 @@ def _settle_by_key(
 
 
 def _settle_over(head: Head, existing: bytes | None, lines: dict[str, Dropped], value: bytes) -> bytes | None:
-    """As `_settle`; a key without an entry, or with a dropped tombstone, counts as deleted where each line is."""
+    """As `_settle`; a key without an entry, or with a dropped one, counts as deleted where each line is."""
     if existing is not None and dropped_entry(lines, existing) is None:
         return _settle(head, existing, value)
     settled: bytes | None = value

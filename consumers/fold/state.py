@@ -110,11 +110,16 @@ class Backfill(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """Up to where tombstones of a table are dropped: a key of it without an entry counts as deleted there."""
+    """Up to where tombstones of a table are dropped: a key of it without an entry counts as deleted there.
+
+    ``void_epoch``, ``void_ordinal``: the newest void before, up to which all entries are dropped; 0: there is none.
+    """
 
     epoch: int
     ordinal: int
     position: str
+    void_epoch: int = 0
+    void_ordinal: int = 0
 
 
 class Rejection(NamedTuple):
@@ -352,6 +357,7 @@ _SINGLE = frozenset({OFFSET_KEY, BEGIN_KEY, LAYOUT_KEY, FOLD_KEY})
 _IN_HEAD = (LINEAGE_PREFIX, VOID_PREFIX, TOPOLOGY_PREFIX, SCOPE_PREFIX, BACKFILL_PREFIX, DROPPED_PREFIX)
 _LINEAGE = (int, int, int, str, int, str, int, int)
 _BACKFILL = (int, int, int, str, int)
+_DROPPED = (int, int, str, int, int)
 
 
 def _loads(value: bytes) -> Any:
@@ -405,5 +411,5 @@ def read_head(items: Iterable[tuple[bytes, bytes]]) -> Head:
             head.backfills[table.decode(), shard.decode()] = Backfill(*_typed(_loads(value), _BACKFILL))
         elif key.startswith(DROPPED_PREFIX):
             table, _, shard = key[len(DROPPED_PREFIX) :].partition(b"\0")
-            head.dropped[table.decode(), shard.decode()] = Dropped(*_typed(_loads(value), (int, int, str)))
+            head.dropped[table.decode(), shard.decode()] = Dropped(*_typed(_loads(value), _DROPPED))
     return head

@@ -60,8 +60,8 @@ def view_row(
 ) -> OwnerRow:
     """The folded state of a row key, no demand considered. A newer void of its table or shard hides the entry.
 
-    A key without an entry may have had a tombstone, which is at or before what ``dropped`` tells of the table. One that
-    counts as dropped is passed over when the table is whole no more: stores may have dropped it, or not.
+    A key without an entry may have had a tombstone, which is at or before what ``dropped`` tells of the table. An entry
+    that counts as dropped is passed over when the table is whole no more: stores may have dropped it, or not.
     ``prefix``: of the table's description, by which a map tells the shard of a key; None: it was not looked up.
     """
     table = table_of(key)
@@ -103,7 +103,9 @@ def view_row(
         if (entry.epoch, entry.ordinal) <= (void.epoch, void.ordinal):
             kind, why = VOID, f"voided at ordinal {void.ordinal} of epoch {void.epoch}"
             is_hidden = True
-    if kind == ABSENT and is_left_behind(head, table, entry):
+    if may_be_filled and is_left_behind(head, table, entry):
+        if entry.kind != ABSENT:
+            return view_row(head, key, None, dropped, prefix)
         gone = LastDropped(entry.epoch, entry.ordinal, entry.position)
         return view_row(head, key, None, lambda *scope: max(dropped(*scope) or gone, gone), prefix)
     image = entry.image if kind == VALUE else None
@@ -251,6 +253,8 @@ def last_known_row(head: Head, key: bytes, value: bytes | None, prefix: int | No
     """
     entry = decode_entry(value) if value is not None else None
     if entry is None or entry.kind != VALUE or not is_readable(entry.position):
+        return None
+    if is_left_behind(head, table_of(key), entry):
         return None
     shard, lineage = lineage_of_key(head, key, prefix)
     if lineage is None or (shard, lineage.epoch) != (entry.shard, entry.epoch):

@@ -1,5 +1,6 @@
-"""The tombstones that a store drops, so that a whole table takes the space of its rows, not of its history.
+"""The entries that a store drops, so that a whole table takes the space of its rows, not of its history.
 
+They are its tombstones, and what it held before a void (a TRUNCATE, a new epoch) after which it is whole again.
 Which ones may go is said by the head that is committed with them (`consumers.fold.backfills.Drops`). Those of the
 memtable are not written. Those that lie in RocksDB already, because the table was not whole yet or no marker covered
 them, are swept: each commit looks at some of the table's rows. How far the sweep has come, and the newest tombstone of
@@ -72,6 +73,8 @@ class Scanned(Protocol):
 class Frozen(Protocol):
     """The part of `consumers.store.memtable.Memtable` that is needed here."""
 
+    def get(self, key: bytes) -> bytes | None: ...
+    def between(self, start: bytes, end: bytes) -> list[bytes]: ...
     def tombstones(self) -> list[tuple[bytes, bytes]]: ...
     def __contains__(self, key: object) -> bool: ...
 
@@ -117,7 +120,7 @@ class Dropping:
             entry = drops.entry(key, value)
             if entry is not None:
                 gone[key] = entry
-            elif may_be_dropped(value, whole.shards.get(key[: key.find(SEPARATOR) + 1], ())):
+            elif value[0] == ABSENT and may_be_dropped(value, whole.shards.get(key[: key.find(SEPARATOR) + 1], ())):
                 left.add(key)
         self._note_last(gone)
         return set(gone)
@@ -139,7 +142,10 @@ class Dropping:
         frozen: Frozen,
         sweeps: dict[tuple[str, str], Sweep],
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Tombstones of the memtable; those that a commit before it left; and those of the next rows of a sweep."""
+        """Tombstones of the memtable; those that a commit before it left; and the next rows of a sweep.
+
+        A sweep begins with the memtable's rows, since what it looks at in RocksDB is without them.
+        """
         yield from frozen.tombstones()
         for key in self._left:
             entry = self._rocks.get(key) if key not in frozen else None
@@ -148,10 +154,14 @@ class Dropping:
         for scope in due:
             table, sweep = scope[0], self._sweep_of(scope, whole[scope])
             start, end = bytes.fromhex(sweep.after), table.encode() + _END
+            if start == table.encode() + SEPARATOR:
+                for key in frozen.between(start, end):
+                    if (entry := frozen.get(key)) and entry[0] != ABSENT:
+                        yield key, entry
             looked, key = 0, b""
             for key, entry in islice(self._rocks.scan(start, end), SWEPT_TOGETHER):
                 looked += 1
-                if entry[0] == ABSENT and key not in frozen:
+                if key not in frozen:
                     yield key, entry
             sweep = sweep._replace(is_over=looked < SWEPT_TOGETHER, after=(key + SEPARATOR).hex())
             sweeps[scope] = sweep
@@ -169,6 +179,8 @@ class Dropping:
         """Tells of the newest tombstones before they go."""
         newest: dict[tuple[bytes, str], Entry] = {}
         for key, entry in gone.items():
+            if entry.kind != ABSENT:
+                continue  # the void says as much
             scope = key[: key.find(SEPARATOR)], entry.shard
             held = newest.get(scope)
             if held is None or (held.epoch, held.ordinal) < (entry.epoch, entry.ordinal):

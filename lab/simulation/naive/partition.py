@@ -17,6 +17,8 @@ REPEATED: Final = ("TableSchema", "NameBinding", "Scope", "TableBackfill")
 
 Place = tuple[int, int]
 """(epoch, ordinal)"""
+Line = tuple[int, int, str, int, int]
+"""Epoch, ordinal and position of a marker; epoch and ordinal of a void before it, 0 if there is none."""
 
 
 class NaiveRow(NamedTuple):
@@ -63,8 +65,8 @@ class NaivePartition:
         self.scopes: dict[str, Place] = {}
         self.backfills: dict[tuple[str, str], tuple[int, int, int, str, int]] = {}
         """(table, shard) → epoch, the ordinals at which it began and was complete, and where that was."""
-        self.dropped: dict[tuple[str, str], tuple[int, int, str]] = {}
-        """(table, shard) → epoch, ordinal and position of the marker up to which the table was last known whole."""
+        self.dropped: dict[tuple[str, str], Line] = {}
+        """(table, shard) → the line of the table when it was last known whole."""
         self.topologies: dict[str, Record] = {}
         self.texts: dict[bytes, Record] = {}
         self.tables = NaiveTables(begin)
@@ -190,8 +192,8 @@ class NaivePartition:
             kept = image if kind == VALUE else b""
             self.rows[key] = NaiveRow(kind, name, place, frame["timestamps"][txn], frame["positions"][txn], kept)
 
-    def _whole_tables(self) -> dict[tuple[str, str], tuple[int, int, str]]:
-        """The tables of which a key without an entry is absent → the marker that is known of their shard."""
+    def _whole_tables(self) -> dict[tuple[str, str], Line]:
+        """The tables of which a key without an entry is absent → the marker of their shard, and their last void."""
         found = {}
         for (table, name), (epoch, begun, complete, _, _) in self.backfills.items():
             shard, said = self.shards.get(name), self.topologies.get(name)
@@ -201,12 +203,11 @@ class NaivePartition:
                 self.map_in_force() or [*self.shards] != [name] or said["shards"] != [name]
             ):
                 continue
-            is_lost = any(
-                each[0] >= (epoch, begun) for each in map(self.voids.get, ((table, name), (EVERY, name))) if each
-            )
+            voids = [each[0] for each in map(self.voids.get, ((table, name), (EVERY, name))) if each]
+            is_lost = any(each >= (epoch, begun) for each in voids)
             is_out = name in self.scopes and self.scopes[name] >= (epoch, begun)
             if complete and epoch == shard.epoch and shard.mark >= complete and not is_lost and not is_out:
-                found[table, name] = (epoch, shard.mark, shard.watermark)
+                found[table, name] = (epoch, shard.mark, shard.watermark, *max(voids, default=(0, 0)))
         return found
 
     def map_in_force(self) -> dict[str, str]:
@@ -222,16 +223,18 @@ class NaivePartition:
         """Whether a map is in force, and this shard has a range of it."""
         return name in self.map_in_force()
 
-    def _lines(self, key: bytes) -> dict[str, tuple[int, int, str]]:
-        """Shard → up to where a tombstone of this key is as good as none."""
+    def _lines(self, key: bytes) -> dict[str, Line]:
+        """Shard → up to where what is known of this key is as good as nothing."""
         lines = self.dropped | self._whole_tables()
         table = key.partition(b"\0")[0].decode(errors="replace")
         return {name: line for (of, name), line in lines.items() if of == table}
 
     def is_forgotten(self, key: bytes, row: NaiveRow) -> bool:
-        """Whether a row is known to be absent without what is known of it."""
-        line = self._lines(key).get(row.shard) if row.kind == ABSENT else None
-        return line is not None and row.place <= line[:2] and positions.is_readable(row.position)
+        """Whether a row is known to be absent without what is known of it: so is all that a void is behind."""
+        line = self._lines(key).get(row.shard)
+        if line is None or not positions.is_readable(row.position):
+            return False
+        return row.place <= (line[:2] if row.kind == ABSENT else line[3:])
 
     def _mark(self, offset: int, marker: Record, shard: NaiveShard) -> None:
         name, ordinal = marker["shard"], marker["ordinal"]

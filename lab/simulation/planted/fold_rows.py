@@ -367,8 +367,8 @@ DROPPED: Final = (
         "a tombstone is dropped before a marker covers it",
         Replace(
             backfills.drop_lines,
-            "Dropped(any_lineage.epoch, any_lineage.watermark_ordinal, any_lineage.watermark)",
-            "Dropped(any_lineage.epoch, any_lineage.ordinal, any_lineage.watermark)",
+            "Dropped(any_lineage.epoch, any_lineage.watermark_ordinal, any_lineage.watermark, *void)",
+            "Dropped(any_lineage.epoch, any_lineage.ordinal, any_lineage.watermark, *void)",
         ),
     ),
     rows(

@@ -1,4 +1,4 @@
-"""Tombstones of whole tables: a state answers the same with and without those that it may drop."""
+"""What a state of whole tables does without: it answers the same with and without those that it may drop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from consumers.fold.messages import fold_message
 from consumers.fold.state import Dropped, Head, PartitionState, head_entries, read_head
 from consumers.owner.evidence import demand_of
 from consumers.owner.protocol import UNKNOWN_KEY, OwnerRow
-from consumers.owner.rows import decide_row, table_of, view_row
+from consumers.owner.rows import decide_row, last_known_row, table_of, view_row
 from consumers.store.dropping import LastDropped
 from tests.consumers.fold.test_backfills import TABLE, begun, complete, kind, topology, whole
 from tests.consumers.histories import SHARD, Folded, event, frame, gtid, key, marker, start, value
@@ -27,7 +27,7 @@ KEYS = [key(number, table) for table in (TABLE, OTHER) for number in range(3)]
 
 
 class Dropping:
-    """A state that drops a choice of the tombstones that it may drop, and the same state that drops none."""
+    """A state that drops a choice of the entries that it may drop, and the same state that drops none."""
 
     def __init__(self) -> None:
         self.kept: dict[bytes, bytes] = {}
@@ -49,13 +49,14 @@ class Dropping:
             state.apply(changes)
 
     def drop(self, chosen: Callable[[bytes], bool]) -> None:
-        """Drops those tombstones that are ``chosen``."""
+        """Drops those entries that are ``chosen``."""
         drops = Drops(self.head)
         for each in [each for each, entry in self.left.items() if chosen(each) and drops.entry(each, entry)]:
             entry = decode_entry(self.left.pop(each))
             scope = table_of(each), entry.shard
-            last = LastDropped(entry.epoch, entry.ordinal, entry.position)
-            self.last[scope] = max(last, self.last.get(scope, last))
+            if entry.kind == ABSENT:
+                last = LastDropped(entry.epoch, entry.ordinal, entry.position)
+                self.last[scope] = max(last, self.last.get(scope, last))
 
     def rows(self, each: bytes) -> tuple[OwnerRow, OwnerRow]:
         """How a key reads with all tombstones, and without those that were dropped."""
@@ -137,6 +138,16 @@ def play(state: Dropping, steps: list[tuple[str, Any]]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(steps=st.lists(steps, max_size=25))
+@example(
+    steps=[
+        ("value", key(0)),
+        ("void", TABLE),
+        ("begun", TABLE),
+        ("complete", TABLE),
+        ("marker", None),
+        ("drop", {key(0)}),
+    ]
+)
 @example(steps=[("absent", key(0)), ("image", TABLE), ("drop", {key(0)}), ("begun", TABLE)])
 def test_every_read_is_answered_as_if_nothing_had_been_dropped(steps: list[tuple[str, Any]]) -> None:
     """At each point, for each key and demand; also when rows come again, and when a table is whole no more, or anew."""
@@ -163,6 +174,29 @@ def test_only_tombstones_may_go(number: int, operation: int) -> None:
     assert (Drops(folded.state.head).entry(key(number), folded.entries[key(number)]) is not None) == (
         operation == ABSENT
     )
+
+
+@pytest.mark.parametrize("operation", [VALUE, VOID, ABSENT])
+def test_what_a_void_is_behind_may_go_once_the_table_is_whole_again(operation: int) -> None:
+    """Nothing would ever remove the rows of before a TRUNCATE whose keys don't come again."""
+    image = b"{}" if operation == VALUE else b""
+    folded = whole(frame([(key(1), operation, image, 5)]), event("TableVoid", 6, table=TABLE, reason="TRUNCATE"))
+    old = folded.entries[key(1)]
+    assert Drops(folded.state.head).entry(key(1), old) is None
+    for message in (begun(7), frame([(key(2), VALUE, b"{}", 8)]), complete(9)):
+        folded.fold(message)
+    assert kind(folded, 1) != ABSENT, "the backfill is not over"
+    folded.fold(marker(9))
+    drops = Drops(folded.state.head)
+    assert kind(folded, 1) == ABSENT
+    assert drops.entry(key(1), old) is not None
+    assert drops.entry(key(2), folded.entries[key(2)]) is None
+    folded.fold(event("TableVoid", 10, table=TABLE, reason="TRUNCATE"))
+    drops = Drops(folded.state.head)
+    assert drops.entry(key(1), old) is not None, "a store that has dropped it and one that has not differ"
+    assert drops.entry(key(2), folded.entries[key(2)]) is None
+    assert last_known_row(folded.state.head, key(1), old) is None
+    assert last_known_row(folded.state.head, key(2), folded.entries[key(2)]) is not None
 
 
 def test_a_tombstone_of_a_table_that_is_not_whole_stays() -> None:

@@ -1,4 +1,4 @@
-"""Tombstones that a store drops: what is left on disk, what it compares as, and what a crash leaves behind."""
+"""Entries that a store drops: what is left on disk, what it compares as, and what a crash leaves behind."""
 
 from __future__ import annotations
 
@@ -92,6 +92,40 @@ def test_stores_that_have_dropped_and_that_have_not_compare_as_equal(
         other.checkpoint(checkpoint)
         with StoreView(checkpoint) as view:
             assert view.digest() == digest
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["a commit after each message", "one commit a night"])
+def test_a_table_that_is_emptied_and_filled_each_night_holds_its_rows(tmp_path: Path, commits: bool) -> None:
+    """With new keys each time, those of before never come again: ranges would have to look at all of them."""
+    with closing(open_at(tmp_path)) as store:
+        fold(store, start(), topology(SHARD))
+        for night in range(4):
+            at = 100 * night
+            numbers = range(5 * night, 5 * night + 5)
+            for message in (
+                event("TableVoid", at + 10, table=TABLE, reason="TRUNCATE"),
+                begun(at + 11),
+                frame([(key(number), VALUE, b"{}", at + 20 + number) for number in numbers]),
+                complete(at + 50),
+                marker(at + 50),
+            ):
+                fold(store, message)
+                if commits:
+                    store.commit()
+            if not commits:
+                store.commit()
+            assert held(store) == set(numbers)
+            assert store.dropping.last(TABLE, SHARD) is None
+
+
+def test_rows_that_come_and_are_voided_between_two_commits_leave_nothing(tmp_path: Path) -> None:
+    """A sweep looks at what is in RocksDB: they would get there with it, and stay."""
+    with closing(open_at(tmp_path)) as store:
+        void = event("TableVoid", 31, table=TABLE, reason="TRUNCATE")
+        new = frame([(key(number), VALUE, b"{}", 40 + number) for number in range(3)])
+        fold(store, *WHOLE, void, begun(32), new, complete(50), marker(50))
+        store.commit()
+        assert held(store) == {0, 1, 2}
 
 
 def test_a_tombstone_that_was_durable_before_its_marker_goes_with_the_next_commit(tmp_path: Path) -> None:
