@@ -36,14 +36,21 @@ class RowKey(NamedTuple):
     exact: bool
 
 
+def too_long(segment: bytes) -> ReadError | None:
+    """Why a path's last segment is no key of any table; None if it may be one of some."""
+    if len(segment) <= KEY_BYTES_MAX:
+        return None
+    return ReadError("bad_key", f"the key is longer than {KEY_BYTES_MAX} bytes")
+
+
 def parse_row_key(table: RowTable, segment: bytes) -> RowKey:
     """The key that a path's last segment names. Raises `ReadError` ``bad_key``, naming the column."""
     if segment.isdigit() and len(segment) < DIGITS_MAX and len(table.key) == 1 and table.key[0].kind == "int":
         value = int(segment)  # most keys, as it is done column by column; of so few digits all have 64 bits
         return RowKey(integer_row_key(table.name, value), (value,), table.key[0].exact)
     parts = segment.split(b",")
-    if len(segment) > KEY_BYTES_MAX:
-        raise ReadError("bad_key", f"the key is longer than {KEY_BYTES_MAX} bytes")
+    if (error := too_long(segment)) is not None:
+        raise error
     if not table.key:
         raise ReadError(
             "bad_key", f"{table.name} has no primary key: its rows cannot be named", hint="give the table a primary key"

@@ -21,7 +21,7 @@ from serving.reads.lookups.lookup import ReadContext, RowLookup, RowMiss, RowOut
 from serving.reads.lookups.sources import SourceLookups
 from serving.reads.owners import AnswerTooLarge, OtherPartition, OwnerAway, Owners
 from serving.reads.proof import ReadBetween, history_lost_error, lost_at_the_source, token_after, unknown_shards_error
-from serving.reads.rowkey import RowKey, parse_row_key
+from serving.reads.rowkey import RowKey, parse_row_key, too_long
 from serving.reads.spaces import RowSpace
 from serving.sources.source import RowTable, SchemaChanged
 from serving.turns import in_turns
@@ -55,13 +55,15 @@ class RowReads:
         outcomes: list[RowOutcome | None] = [None] * len(wanted)
         await self._read_round(context, wanted, range(len(wanted)), outcomes)
         changed = [index for index, each in enumerate(outcomes) if isinstance(each, SchemaChanged)]
+        undescribed: dict[str, ReadError] = {}
         if changed:
-            dropped = await self._describe_again(context, {str(outcomes[index]) for index in changed})
+            undescribed = await self._describe_again(context, {str(outcomes[index]) for index in changed})
             for index in changed:
-                outcomes[index] = dropped.get(str(outcomes[index]))
+                error = undescribed.get(str(outcomes[index]))
+                outcomes[index] = error if error is not None and error.code == "unknown_table" else None
             left = [index for index in changed if outcomes[index] is None]
             await self._read_round(context._replace(is_second=True), wanted, left, outcomes)
-        answers = [_final(each) for each in outcomes]
+        answers = [_final(each, undescribed) for each in outcomes]
         counts: dict[tuple[ServedFrom, FreshnessName], int] = {}
         for each in answers:
             if not isinstance(each, ReadError):
@@ -72,15 +74,14 @@ class RowReads:
         return answers
 
     async def _describe_again(self, context: ReadContext, names: Iterable[str]) -> dict[str, ReadError]:
-        """The tables that are no longer there; an owner may not have folded yet that they were dropped."""
-        dropped: dict[str, ReadError] = {}
+        """Why tables cannot be described anew; one may be gone, which an owner may not have folded yet."""
+        undescribed: dict[str, ReadError] = {}
         for name in names:
             try:
                 await self._descriptions.renew(context.space, name, context.since)
-            except ReadError as error:  # the next round describes the table again and reports any other error
-                if error.code == "unknown_table":
-                    dropped[name] = error
-        return dropped
+            except ReadError as error:
+                undescribed[name] = error
+        return undescribed
 
     async def _read_round(
         self,
@@ -112,8 +113,7 @@ class RowReads:
         async for some in in_turns(indexes):
             for index in some:
                 name, pk = wanted[index]
-                table = tables[name]
-                found = table if isinstance(table, ReadError) else self._lookup(context, table, pk)
+                found = self._lookup(context, tables[name], pk)
                 if not isinstance(found, RowLookup):
                     outcomes[index] = found
                     continue
@@ -192,7 +192,13 @@ class RowReads:
                 tables[name] = error
         return tables
 
-    def _lookup(self, context: ReadContext, table: RowTable, pk: bytes) -> RowLookup | ReadError | SchemaChanged:
+    def _lookup(
+        self, context: ReadContext, table: RowTable | ReadError, pk: bytes
+    ) -> RowLookup | ReadError | SchemaChanged:
+        if (refused := too_long(pk)) is not None:
+            return refused
+        if isinstance(table, ReadError):
+            return table
         try:
             return RowLookup(context, table, parse_row_key(table, pk))
         except ReadError as error:
@@ -248,9 +254,11 @@ class RowReads:
         return RowMiss(lookup, row, why)
 
 
-def _final(outcome: RowOutcome | None) -> RawRowAnswer | ReadError:
+def _final(outcome: RowOutcome | None, undescribed: Mapping[str, ReadError]) -> RawRowAnswer | ReadError:
+    """``undescribed``: why a table's last description may be an old one, by which nobody can say what a key means."""
     if isinstance(outcome, SchemaChanged):
-        return ReadError("source_failed", f"the primary key of {outcome} changed again while it was read")
+        again = ReadError("source_failed", f"the primary key of {outcome} changed again while it was read")
+        return undescribed.get(str(outcome), again)
     assert outcome is not None
     return outcome
 

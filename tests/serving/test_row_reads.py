@@ -18,6 +18,7 @@ from serving.metrics import FrontMetrics
 from serving.reads.demands import NO_OPTIONS, ReadDemand, RequestedRow, RowOptions
 from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
+from serving.reads.rowkey import KEY_BYTES_MAX
 from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace, epoch_of
 from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow
@@ -54,6 +55,10 @@ class Reads:
         [answer] = await self._reads.read_many(space, [RequestedRow("shop.items", b"7")], demand, options)
         await settle()
         return answer
+
+    async def outcomes(self, space: RowSpace, wanted: Sequence[RequestedRow]) -> Sequence[RawRowAnswer | ReadError]:
+        """What comes of rows that are asked for without a demand."""
+        return await self._reads.read_many(space, wanted, ReadDemand())
 
 
 def space_of(source: FakeRowSource | None = None, name: str = "shop") -> RowSpace:
@@ -343,6 +348,21 @@ def test_a_key_that_does_not_fit_is_refused_only_by_the_sources_description(monk
         assert (refused.code, source.descriptions) == ("bad_key", 2)
 
     asyncio.run(run())
+
+
+def test_a_key_that_does_not_fit_while_the_source_is_away_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can say if the owner is behind a DDL. A key that is too long is one of no table, and needs no source."""
+    source = FakeRowSource(IMAGE, "0-1-9")
+    reads, space, too_long = Reads(monkeypatch, FakeOwner()), space_of(source), b"1" * (KEY_BYTES_MAX + 1)
+
+    async def is_down(_: str) -> RowTable | None:
+        raise ReadError("source_unreachable", "it is down")
+
+    monkeypatch.setattr(source, "describe", is_down)
+    wanted = [RequestedRow("shop.items", key) for key in (b"one", too_long)] + [RequestedRow("shop.gone", too_long)]
+    errors = [each for each in asyncio.run(reads.outcomes(space, wanted)) if isinstance(each, ReadError)]
+    assert [each.code for each in errors] == ["source_unreachable", "bad_key", "bad_key"]
+    assert str(errors[0]) == "it is down"
 
 
 def test_the_first_read_after_a_ddl_is_answered_though_an_owner_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:

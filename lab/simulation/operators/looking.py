@@ -63,7 +63,7 @@ class Looking:
         if not probe.code:  # a page for people says in words what is wrong
             return response
         code = json.loads(text).get("code", "") if response.status_code >= 400 and text else ""
-        if code != probe.code:
+        if code not in (probe.code, probe.unless or probe.code):
             self._complain(EXPLAINS, f"{probe.method} {probe.path} ends with {code or text!r}, not {probe.code}")
         return response
 

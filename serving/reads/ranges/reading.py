@@ -105,6 +105,8 @@ class RangeReads:
         """The rows, or their number. Raises `ReadError`."""
         deadline = asyncio.get_running_loop().time() + demand.max_wait_ms / 1000
         name, since = space.full_name(wanted.table), self._descriptions.now()
+        if wanted.page:  # what is a page of no table is so whoever can describe this one
+            Page.parse(wanted.page)
         try:
             asked = await self._range(space, name, wanted)
             may_renew = not self._descriptions.describes_since(space, name, since - RENEWED_EVERY_S)

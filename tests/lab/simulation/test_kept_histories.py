@@ -391,6 +391,17 @@ FILES: dict[str, History] = {
 
 
 INSTALLATION: dict[str, History] = {
+    "a key that is none is asked for before any owner or MariaDB has described its table": [
+        ("mariadb", 1, 1),
+        ("probe", 0, 24),
+    ],
+    "a key that is none, then a page that is none, are asked for while MariaDB is down": [
+        ("let", 3),
+        ("probe", 0, 24),
+        ("mariadb", 1, 1),
+        ("probe", 0, 24),
+        ("probe", 0, 51),
+    ],
     "a forged letter is dismissed, and then the message of that place is buried": [
         ("let", 1),
         ("mariadb", 0, 1),
