@@ -77,13 +77,18 @@ class TransactionJudge(CatalogJudge):
             self._complain(COVERED, f"session {session}: it is told {write_id} for its write of {name}, not {given}")
 
     def has_written(self, session: str, table: ListedTable, txns: str, own: int, given: int) -> None:
-        """The metastore has given the transaction ``own`` this id of a table (0: none yet): its list must say so."""
+        """The metastore has given the transaction ``own`` this id of a table (0: none yet): its list must say so.
+
+        It need not count ids that no transaction has. The table may have got them since the list was fetched, and the
+        list of transactions does not tell when. `began` has judged it by the states in which it was fetched.
+        """
         state = self._warehouse.states[-1]
         now = state.tables.get(table.name)
         if table.write_ids is None or now is None or now.table_id != table.table_id:
             return
         for wrong in wrong_ids(table, txns, state):
-            if wrong.txn != own or wrong.write_id == given:
+            is_seeded = not wrong.txn and not wrong.is_valid
+            if not is_seeded and (wrong.txn != own or wrong.write_id == given):
                 self._complain(UNCOMMITTED if wrong.is_valid else COVERED, f"session {session}: its {table}: {wrong}")
                 return
 

@@ -222,6 +222,14 @@ WAREHOUSE: dict[str, History] = {
         ("let", 3),
         ("table", 0, 0, 0, 0, 3),
     ],
+    "a table gets ids that no event tells while a transaction is open that has its list": [
+        ("create", 1, 0),
+        ("let", 1),
+        ("open", 0),
+        ("begin", 0, 0, 1, 1, 2, 1),
+        ("seed", 1, 0),
+        ("within", 0, 1, 1, 0, 0, 0),
+    ],
     "a transaction writes while its source is slow, and its session reads that from the metastore": [
         ("create", 1, 0),
         ("open", 1),
