@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import structlog
 
-from consumers.fold.state import Head
+from consumers.fold.state import Head, Lineage
 from consumers.owner.leasing import Leases
 from consumers.owner.overlay import Overlay
 from consumers.owner.protocol import Verdict
@@ -41,14 +41,38 @@ _AWAIT_COMMIT: Final = frozenset({DISK_FULL, DISK_FAILS, NO_RESOURCES})
 _PAUSED: Final = _AWAIT_COMMIT | {DEAD_LETTERS, NEWER_WIRE, WRONG_LAYOUT}
 RETRY_S: Final = 1.0
 UNKNOWN_OFFSET: Final = -1
+MARKS_MAX: Final = 64
+"""Watermarks that a partition remembers of each shard."""
 RECENT_MAX: Final = 4_096
 """Keys of reads that a partition remembers: half a MiB of them at most, if they are short."""
 
 
+class Marks:
+    """Watermarks that a partition has had, so that an event's ordinal tells a position that the event is not after."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, tuple[tuple[int, str], ...]]] = {}
+        """Shard → its epoch, and (ordinal, watermark) in the order in which they were noted."""
+
+    def note(self, shard: str, lineage: Lineage) -> None:
+        """The watermark that an answer is judged by. Of many, every second one is forgotten, but never the first."""
+        epoch, marks = self._known.get(shard, (lineage.epoch, ()))
+        if epoch != lineage.epoch:
+            marks = ()
+        if lineage.watermark and (not marks or lineage.watermark_ordinal > marks[-1][0]):
+            kept = marks if len(marks) < MARKS_MAX else marks[::2]
+            self._known[shard] = lineage.epoch, (*kept, (lineage.watermark_ordinal, lineage.watermark))
+
+    def first_past(self, shard: str, epoch: int, ordinal: int) -> str:
+        """The first watermark that was noted at or past an event; "" if none was."""
+        known, marks = self._known.get(shard, (epoch, ()))
+        return next((at for reached, at in marks if reached >= ordinal), "") if known == epoch else ""
+
+
 @dataclass
 class Partition:
-    """One owned partition. Fields are written by the fold thread; ``overlay``, ``recent``, ``leases``, ``waiters``,
-    ``meanings``, ``grounds`` and ``verdict`` by the answering one."""
+    """One owned partition. Fields are written by the fold thread; ``overlay``, ``recent``, ``leases``, ``marks``,
+    ``waiters``, ``meanings``, ``grounds`` and ``verdict`` by the answering one."""
 
     keyspace: str
     number: int
@@ -95,6 +119,7 @@ class Partition:
     recent: deque[bytes] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))
     """The row keys that were asked for last."""
     leases: Leases = field(default_factory=Leases)
+    marks: Marks = field(default_factory=Marks)
     waiters: dict[asyncio.Future[None], None] = field(default_factory=dict)
     """The waiting reads in the order of their questions, so that a run repeats itself."""
     meanings: dict[tuple[str, str], Any] = field(default_factory=dict)

@@ -33,7 +33,7 @@ from consumers.owner.evidence import (
 from consumers.owner.meaning import check_table_partition
 from consumers.owner.overlay import OverlayFill
 from consumers.owner.partitions import Partition
-from consumers.owner.protocol import HISTORY_LOST, FillTable, OwnerTable
+from consumers.owner.protocol import HISTORY_LOST, FillTable, OwnerObjects, OwnerTable
 from stream.wire.events import EVERY_TABLE
 from stream.wire.keys import Layout, LayoutError
 from tokens import Decision, Demand, FreshetError, Freshness, Position, ValidWriteIdList, decide
@@ -44,6 +44,7 @@ Voids = Iterable[tuple[tuple[str, str], Void]]
 
 
 CHANGING: Final = "the table is changing"
+UNMARKED: Final = "the marker that follows the last change of the table or its list has not arrived"
 
 
 class MissingWriteIds(FreshetError):
@@ -142,7 +143,12 @@ def answer_table(partition: Partition, name: str, table_id: int, demand: Demand)
     name = name or (state.name if state is not None and state.exists else "")
     found = view_table(head, state, table_id, table_stamp(state_bytes, head))
     found.partition, found.kin = partition.number, kin_of(head, found.shard).heard(partition.ready)
-    answer_from_state(found, state, demand, head.voids.items(), found.kin)
+    shown = list_position(partition, head, state)
+    if shown is None:
+        await_marker(found, CHANGING if state is not None and is_ahead(head, state) else UNMARKED)
+    else:
+        answer_from_state(found, state, demand, head.voids.items(), found.kin)
+        found.hi = shown or found.hi
     if not found.served:
         fill = partition.overlay.get(table_key(table_id), found.stamp, found.low_water)
         if fill is not None and fill.table is not None and bound_id(partition, fill.table.name) == table_id:
@@ -157,6 +163,28 @@ def answer_table(partition: Partition, name: str, table_id: int, demand: Demand)
         found.freshness = Freshness.STALE.value
         found.why = f"{name} is bound to table id {bound or '(none)'} here, not to {table_id}"
     return found
+
+
+def list_position(partition: Partition, head: Head, state: TableState | None) -> str | None:
+    """A position after which nothing is that the folded list shows: the session takes it away with the list.
+
+    An image's own position tells nothing of a COMMIT that followed it. "": there is no list. None: no marker has
+    followed the table's last event, and no position of that is known (docs/decisions/0198).
+    """
+    if state is None or state.kind != TRANSACTIONAL or (lineage := head.lineages.get(state.shard)) is None:
+        return ""
+    if state.epoch != lineage.epoch:
+        return ""
+    partition.marks.note(state.shard, lineage)
+    if state.ordinal > lineage.watermark_ordinal:
+        return None
+    return partition.marks.first_past(state.shard, state.epoch, state.ordinal) or lineage.watermark
+
+
+def await_marker(found: OwnerTable | OwnerObjects, why: str) -> None:
+    """Makes ``found`` wait for a marker: the last one is before what the list shows."""
+    found.why, found.needs_source = why, False
+    found.watermark, found.as_of_ms = "", 0
 
 
 def is_ahead(head: Head, state: TableState) -> bool:
@@ -194,7 +222,7 @@ def answer_from_state(
         found.why = f"folded from {state.shard} epoch {state.epoch}, the shard is {found.shard} epoch {found.epoch}"
         return
     found.lo, found.hi = state.lo, state.hi
-    found.write_ids = state.ids.text(state.name) if state.kind == TRANSACTIONAL else ""
+    found.write_ids = list_text_of(state)
     found.why = why_unservable(state, voids) or why_converted(state.kind, demand)
     if not found.why:  # else its kind may not be known either, and the source's answer is judged
         listed = list_of(state)
@@ -283,6 +311,11 @@ def why_converted(kind: str, demand: Demand) -> str:
 
 def _voids_of(voids: Voids, name: str, shard: str) -> Iterable[Void]:
     return (void for (scope, of_shard), void in sorted(voids) if of_shard == shard and scope in (EVERY_TABLE, name))
+
+
+def list_text_of(state: TableState) -> str:
+    """The folded list as a server prints it; "" if there is none, or it is unknown."""
+    return state.ids.text(state.name) if state.kind == TRANSACTIONAL and state.ids.known else ""
 
 
 def list_of(state: TableState) -> ValidWriteIdList | None:

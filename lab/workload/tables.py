@@ -7,7 +7,7 @@ import time
 
 from lab.workload.catalog import WorkloadCatalog
 from serving.sources.mariadb import translated
-from serving.sources.source import SourceTable, SourceThreads
+from serving.sources.source import NOTHING, Folded, SourceTable, SourceThreads
 from stream.sources.mariadb.connection import ConnectionSettings
 from tokens import Position
 
@@ -25,7 +25,7 @@ class WorkloadTables:
         self._of_thread = threading.local()
         self._sessions: list[WorkloadCatalog] = []
 
-    async def read(self, name: str, own_list: str | None = None, known: str = "") -> SourceTable:  # noqa: ARG002 - `TableSource`'s
+    async def read(self, name: str, own_list: str | None = None, known: Folded = NOTHING) -> SourceTable:  # noqa: ARG002 - `TableSource`'s
         """See `TableSource`."""
         return await self._threads.run(lambda: translated(lambda: self._read(name, own_list)))
 

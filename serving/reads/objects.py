@@ -28,8 +28,8 @@ from serving.reads.flight import Flights
 from serving.reads.owners import AnswerTooLarge, OwnerAway, Owners
 from serving.reads.proof import Proof, history_lost_error, reached_by, token_after, told_by_both
 from serving.reads.spaces import TableSpace, epoch_of, learn_shards
-from serving.reads.tables import POLL_S, asking, judge_table
-from serving.sources.source import ObjectSource, SourceObjects, SourceTable, WantedObjects
+from serving.reads.tables import POLL_S, asking, judge_table, known_by
+from serving.sources.source import Folded, ObjectSource, SourceObjects, SourceTable, WantedObjects
 from stream.wire.keys import KeyFormatError, object_name, object_parts
 from tokens import Decision, Freshness, ValidWriteIdList, Verdict
 
@@ -74,7 +74,7 @@ class ObjectReads:
         self._owners = owners
         self._metrics = metrics
         self._stale_if_down = stale_if_down
-        self._flights: Flights[ObjectFlightKey, tuple[ObjectSource, str], SourceObjects] = Flights(
+        self._flights: Flights[ObjectFlightKey, tuple[ObjectSource, Folded], SourceObjects] = Flights(
             self._fetch, metrics.source_shared.inc
         )
 
@@ -168,7 +168,7 @@ class ObjectReads:
         epoch = await epoch_of(self._owners, space, source.shard)
         proof = Proof(demand, source.shard, epoch, space.epochs.kin_of(source.shard, demand.vector))
         proof.reached = reached_by(proof, [owned] if owned is not None else [])
-        seen = await self._prove(lookup, source, proof, owned.watermark if owned is not None else "")
+        seen = await self._prove(lookup, source, proof, known_by(owned))
         if wanted.table is not None and not seen.table_id:
             raise ReadError("unknown_table", f"catalog {space.name} has no table {wanted.table.name}")
         why = f"read from the source at {seen.position}: {_judge(proof, wanted, seen).why}; the cache: {cache_why}"
@@ -176,7 +176,7 @@ class ObjectReads:
         found = _of_source(wanted, seen, source.shard, proof.epoch or 0)
         return self._answer("source", freshness, why, proof.token_after(str(seen.hi or seen.position)), found)
 
-    async def _prove(self, lookup: ObjectLookup, source: ObjectSource, proof: Proof, known: str) -> SourceObjects:
+    async def _prove(self, lookup: ObjectLookup, source: ObjectSource, proof: Proof, known: Folded) -> SourceObjects:
         """An answer of the source that proves the demand, as `TableReads` gets one. Raises `ReadError`."""
         space, wanted, _, deadline = lookup
         asked, table = _asked(wanted), wanted.table
@@ -204,12 +204,12 @@ class ObjectReads:
             await asyncio.sleep(POLL_S)
 
     async def _fetch(
-        self, wanted: Mapping[ObjectFlightKey, tuple[ObjectSource, str]]
+        self, wanted: Mapping[ObjectFlightKey, tuple[ObjectSource, Folded]]
     ) -> dict[ObjectFlightKey, SourceObjects | Exception]:
         return {key: await self._read_in_time(source, key[1], known) for key, (source, known) in wanted.items()}
 
     async def _read_in_time(
-        self, source: ObjectSource, asked: WantedObjects, known: str, own_list: str | None = None
+        self, source: ObjectSource, asked: WantedObjects, known: Folded, own_list: str | None = None
     ) -> SourceObjects:
         async with asking(self._metrics, asked.kind, source.shard, f"{asked.kind} {asked.table}"):
             return await source.read_objects(asked, own_list, known)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple, TypeAlias, cast
 
 from consumers.owner.client import OwnerClient
-from consumers.owner.protocol import HISTORY_LOST, FillTable, OwnerTable
+from consumers.owner.protocol import HISTORY_LOST, FillTable, OwnerObjects, OwnerTable
 from consumers.owner.tables import MissingWriteIds, decide_answer
 from serving.answers import RawTableAnswer, absence_fields, raw_image
 from serving.client.answers import FreshnessName, ListsAnswer, ServedFrom, TableAnswer, TableList
@@ -21,7 +21,7 @@ from serving.reads.flight import Flights
 from serving.reads.owners import OwnerAway, Owners
 from serving.reads.proof import Proof, history_lost_error, reached_by, token_after, told_by_both
 from serving.reads.spaces import TableSpace, epoch_of, learn_shards
-from serving.sources.source import ListSource, SourceTable, TableSource
+from serving.sources.source import NOTHING, Folded, ListSource, SourceTable, TableSource
 from stream.spans import source_span
 from tokens import Decision, Demand
 
@@ -193,7 +193,7 @@ class TableReads:
             if decision.may_be_served or decision.history_lost or _has_other_id(wanted, found):
                 break
             if wanted.write_ids is not None:
-                own = await read_in_time(source, wanted.name, str(wanted.write_ids), _known(miss.found))
+                own = await read_in_time(source, wanted.name, str(wanted.write_ids), known_by(miss.found))
                 of_own = judge_table(proof, wanted, own)
                 if of_own.may_be_served:
                     found, decision = own, of_own
@@ -267,7 +267,7 @@ class TableReads:
         self._metrics.source_reads.inc()
         try:
             with source_span("table", space.source.shard):
-                seen = await read_in_time(space.source, wanted.name, known=_known(found))
+                seen = await read_in_time(space.source, wanted.name, known=known_by(found))
         except ReadError:
             self._metrics.source_failures.inc()
             raise
@@ -276,12 +276,14 @@ class TableReads:
         return seen
 
 
-def _known(found: OwnerTable | None) -> str:
-    """The position up to which the owner has folded the log; "" if nobody has answered."""
-    return found.watermark if found is not None else ""
+def known_by(found: OwnerTable | OwnerObjects | None) -> Folded:
+    """What an owner has folded; None: nobody has answered. Its list is not later than its watermark, if it has one."""
+    return Folded(found.watermark, found.write_ids) if found is not None else NOTHING
 
 
-async def read_in_time(source: TableSource, name: str, own_list: str | None = None, known: str = "") -> SourceTable:
+async def read_in_time(
+    source: TableSource, name: str, own_list: str | None = None, known: Folded = NOTHING
+) -> SourceTable:
     """`TableSource.read`, given up after `SOURCE_TIMEOUT_S`: a locked table must not hold its readers for ever."""
     try:
         async with asyncio.timeout(SOURCE_TIMEOUT_S):

@@ -20,7 +20,15 @@ from serving.sources.hive_objects import read_objects
 from serving.sources.hive_privileges import read_privileges, read_role_principals, read_roles, read_roles_of
 from serving.sources.hive_tables import event_of, read_lists, read_table
 from serving.sources.privileges import Member, Principal, SourcePrivileges
-from serving.sources.source import SourceLists, SourceObjects, SourceTable, SourceThreads, WantedObjects
+from serving.sources.source import (
+    NOTHING,
+    Folded,
+    SourceLists,
+    SourceObjects,
+    SourceTable,
+    SourceThreads,
+    WantedObjects,
+)
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
 from stream.sources.hive.messages import HiveMessageError
 from stream.sources.hive.rpc.connection import MetastoreError, MetastoreTimeUp, MetastoreUnreachable
@@ -45,15 +53,17 @@ class HiveTables:
         self._opened: list[Metastore] = []
         self._breaker = Breaker("the metastore")
 
-    async def read(self, name: str, own_list: str | None = None, known: str = "") -> SourceTable:
+    async def read(self, name: str, own_list: str | None = None, known: Folded = NOTHING) -> SourceTable:
         """See `TableSource`."""
-        began_ms, read = _now_ms(), partial(read_table, name=name, own_list=own_list, known=event_of(known))
+        began_ms, read = _now_ms(), partial(read_table, name=name, own_list=own_list, known=known)
         found = await self._read(self._threads, read)
         return found._replace(as_of_ms=began_ms)
 
-    async def read_objects(self, wanted: WantedObjects, own_list: str | None = None, known: str = "") -> SourceObjects:
+    async def read_objects(
+        self, wanted: WantedObjects, own_list: str | None = None, known: Folded = NOTHING
+    ) -> SourceObjects:
         """See `ObjectSource`."""
-        began_ms, read = _now_ms(), partial(read_objects, wanted=wanted, own_list=own_list, known=event_of(known))
+        began_ms, read = _now_ms(), partial(read_objects, wanted=wanted, own_list=own_list, known=known)
         found = await self._read(self._threads if wanted.names else self._list_threads, read)
         return found._replace(as_of_ms=began_ms)
 

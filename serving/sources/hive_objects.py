@@ -18,8 +18,8 @@ from consumers.fold.catalog_state import TRANSACTIONAL
 from consumers.owner.objects.answering import partition_keys, select_named
 from serving.errors import ReadError
 from serving.sources.hive_latest import latest_event
-from serving.sources.hive_tables import position_of, seen_table
-from serving.sources.source import SourceObjects, SourceTable, WantedObjects
+from serving.sources.hive_tables import event_of, position_of, seen_table, shows_more
+from serving.sources.source import NOTHING, Folded, SourceObjects, SourceTable, WantedObjects
 from stream.sources.hive.live.members import FEW_MAX
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.object_events import (
@@ -50,8 +50,10 @@ Named = list[tuple[Name, bytes | None]]
 Images = Sequence[Sequence[bytes | None]]
 
 
-def read_objects(metastore: Metastore, wanted: WantedObjects, own_list: str | None, known: int = 0) -> SourceObjects:
-    """The objects that exist, as they were at some moment between two positions. ``known``: as of `latest_event`.
+def read_objects(
+    metastore: Metastore, wanted: WantedObjects, own_list: str | None, known: Folded = NOTHING
+) -> SourceObjects:
+    """The objects that exist, as they were at some moment between two positions.
 
     Raises `MetastoreError`, `ThriftError`, `HiveMessageError`, `FilterError`, `ReadError` ``source_failed``.
     """
@@ -70,7 +72,7 @@ def read_objects(metastore: Metastore, wanted: WantedObjects, own_list: str | No
         of_table = _of_table(metastore, wanted, table.image, statistics_of, partitions)
         is_proved = not partitions or metastore.opened == uncached_on
         of = {"of_keys": wanted.kind == CONSTRAINTS, "of_commits": table.takes_commits}
-        hi = position_of(latest_event(metastore, wanted.table.lower(), lo, known, **of))
+        hi = position_of(latest_event(metastore, wanted.table.lower(), lo, event_of(known.position), **of))
         if not table.position.at_or_past(hi):
             after = metastore.table(wanted.table)
             if after is None or after.table_id != table.table_id:
@@ -83,6 +85,8 @@ def read_objects(metastore: Metastore, wanted: WantedObjects, own_list: str | No
                 if attempt < ATTEMPTS_MAX and monotonic() - began_s < AGAIN_WITHIN_S:
                     continue
                 is_proved = False
+        if shows_more(table, known):
+            hi = position_of(metastore.last_event())
         shown = _answer(_there(of_table, wanted), wanted, table.position, hi)
         return shown._replace(
             table_id=table.table_id,

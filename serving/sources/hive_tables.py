@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from serving.sources.hive_latest import latest_event
-from serving.sources.source import ListedTable, SourceLists, SourceTable
+from serving.sources.source import NOTHING, Folded, ListedTable, SourceLists, SourceTable
 from stream.sources.hive.live.metastore import Metastore, ServerList, txn_list
 from stream.sources.hive.messages import FLAVOR, HiveMessageError
 from tokens import Position, ValidWriteIdList
@@ -13,16 +13,31 @@ from tokens.writeid_state import WriteIds
 from tokens.writeids import list_text
 
 
-def read_table(metastore: Metastore, name: str, own_list: str | None, known: int = 0) -> SourceTable:
-    """The table with its list, which may be too old, never too new. ``known``: as of `latest_event`.
+def read_table(metastore: Metastore, name: str, own_list: str | None, known: Folded = NOTHING) -> SourceTable:
+    """The table with its list, which may be too old, never too new.
 
     Raises `MetastoreError`, `ThriftError`, `HiveMessageError`.
     """
     lo, seen = seen_table(metastore, name, own_list)
     if seen.image is None:
         return seen
-    latest = latest_event(metastore, name.lower(), lo, known, of_commits=seen.takes_commits)
+    if shows_more(seen, known):
+        return seen._replace(hi=position_of(metastore.last_event()))
+    latest = latest_event(metastore, name.lower(), lo, event_of(known.position), of_commits=seen.takes_commits)
     return seen._replace(hi=position_of(latest))
+
+
+def shows_more(seen: SourceTable, known: Folded) -> bool:
+    """Whether a list tells of writes as committed that the cache has not folded: it may be as late as the log's end.
+
+    A COMMIT names no table, so that nobody can tell which event it was (docs/decisions/0198).
+    """
+    if not seen.server_ids:
+        return False
+    shown = ValidWriteIdList.parse(seen.server_ids)
+    is_known = known.position and known.write_ids
+    folded = ValidWriteIdList.parse(known.write_ids) if is_known else ValidWriteIdList(shown.table, 0)
+    return not folded.covers(shown)
 
 
 def seen_table(metastore: Metastore, name: str, own_list: str | None) -> tuple[int, SourceTable]:
@@ -40,7 +55,10 @@ def seen_table(metastore: Metastore, name: str, own_list: str | None) -> tuple[i
     seen = seen._replace(takes_commits=table.takes_commits)
     if not table.transactional:
         return lo, seen
-    return lo, seen._replace(kind="transactional", write_ids=_text_of(listed, table.name, own_list))
+    listed = listed or ServerList(0, (), ())
+    server_ids = listed.write_ids().full_text(table.name)
+    write_ids = _text_of(listed, table.name, own_list)
+    return lo, seen._replace(kind="transactional", write_ids=write_ids, server_ids=server_ids)
 
 
 def read_lists(metastore: Metastore, names: Sequence[str], txn: int, txns: str) -> SourceLists:
@@ -79,9 +97,8 @@ def event_of(position: str) -> int:
     return int(event) if flavor == FLAVOR and event.isdecimal() else 0
 
 
-def _text_of(listed: ServerList | None, name: str, own_list: str | None) -> str:
-    """The server's list for the reader. None: it has none."""
-    listed = listed or ServerList(0, (), ())
+def _text_of(listed: ServerList, name: str, own_list: str | None) -> str:
+    """The server's list for the reader."""
     ids = listed.write_ids()
     if own_list is not None:
         _count_own(ids, ValidWriteIdList.parse(own_list))

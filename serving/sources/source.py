@@ -82,11 +82,26 @@ class SourceTable(NamedTuple):
     as_of_ms: int = 0
     takes_commits: bool = False
     """Whether a COMMIT may change it, of whichever transaction."""
+    server_ids: str = ""
+    """The list for all readers: ``write_ids`` counts what the reader has written itself."""
 
     @property
     def latest(self) -> str:
         """The position that a session takes away, as text."""
         return str(self.hi or self.position)
+
+
+class Folded(NamedTuple):
+    """What the cache has folded of a table: the log up to ``position``, and by then the list ``write_ids``.
+
+    "": of the one or the other nothing is known, or there is none.
+    """
+
+    position: str = ""
+    write_ids: str = ""
+
+
+NOTHING: Final = Folded()
 
 
 class WantedObjects(NamedTuple):
@@ -185,13 +200,13 @@ class TableSource(Protocol):
     def shard(self) -> str:
         """The shard that its positions belong to."""
 
-    async def read(self, name: str, own_list: str | None = None, known: str = "") -> SourceTable:
+    async def read(self, name: str, own_list: str | None = None, known: Folded = NOTHING) -> SourceTable:
         """The table ``db.table``, its id, its list and the log's position, from one snapshot.
 
         ``own_list``: the list of a reader that may have a transaction open. The answer may then hold that
         transaction's uncommitted writes: it is for this reader only and must not be cached.
-        ``known``: the position up to which the cache has folded the log. A source that can tell that nothing of the
-        table is later answers with that as ``hi``, so that the session can go on with what is cached.
+        ``known``: what the cache has folded. A source that can tell that nothing of the table is later answers with
+        that position as ``hi``, so that the session can go on with what is cached.
         """
 
     async def close(self) -> None:
@@ -206,7 +221,9 @@ class ObjectSource(Protocol):
     def shard(self) -> str:
         """The shard that its positions belong to."""
 
-    async def read_objects(self, wanted: WantedObjects, own_list: str | None = None, known: str = "") -> SourceObjects:
+    async def read_objects(
+        self, wanted: WantedObjects, own_list: str | None = None, known: Folded = NOTHING
+    ) -> SourceObjects:
         """The objects, as they were at some moment after a position. Others: as in `TableSource.read`.
 
         It may give more than was wanted, but nothing of another kind or table. Raises ``bad_filter`` too.

@@ -31,7 +31,7 @@ from serving.locations.refreshing import Locations
 from serving.metrics import FrontMetrics
 from serving.reads.demands import ReadDemand
 from serving.reads.owners import Owners
-from serving.sources.source import RowTable, SourceKey, SourceRange, SourceRow, SourceTable
+from serving.sources.source import NOTHING, Folded, RowTable, SourceKey, SourceRange, SourceRow, SourceTable
 from stream.sources.key_range import KeyRange
 from stream.wire.keys import row_key
 from tokens import Position, Vector
@@ -254,7 +254,7 @@ class FakeTableSource:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def read(self, _: str, own_list: str | None = None, known: str = "") -> SourceTable:  # noqa: ARG002 - `TableSource`'s
+    async def read(self, _: str, own_list: str | None = None, known: Folded = NOTHING) -> SourceTable:  # noqa: ARG002 - `TableSource`'s
         self.lists.append(own_list)
         await self.gate.wait()
         return self._own if own_list is not None and self._own is not None else self._shared

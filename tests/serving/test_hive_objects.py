@@ -17,7 +17,7 @@ from serving.sources.hive import HiveTables
 from serving.sources.hive_latest import EVENTS_MAX, latest_event
 from serving.sources.hive_objects import read_objects
 from serving.sources.hive_tables import position_of, read_table
-from serving.sources.source import SourceObjects, WantedObjects
+from serving.sources.source import Folded, SourceObjects, WantedObjects
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
 from stream.sources.hive.objects import image_of
 from stream.sources.hive.partition_names import DEFAULT
@@ -217,11 +217,12 @@ def test_an_answer_is_no_later_than_the_last_event_of_its_table(catalog: HiveCat
     catalog.create("u", transactional=False)
     metastore, name = catalog.metastore, name_of(catalog)
     known = metastore.last_event()
+    folded = Folded(str(position_of(known)))
 
     def latest() -> tuple[int, ...]:
         """The log's end, and as late as which event the table and its partitions are."""
-        end, table = metastore.last_event(), read_table(metastore, name, None, known)
-        found = read_objects(metastore, WantedObjects("partition", name), None, known)
+        end, table = metastore.last_event(), read_table(metastore, name, None, folded)
+        found = read_objects(metastore, WantedObjects("partition", name), None, folded)
         return end, *(int(str(each.hi).rpartition("/")[2]) for each in (table, found))
 
     assert latest() == (known, known, known)
@@ -242,12 +243,12 @@ def test_constraints_may_be_as_late_as_what_happened_to_another_table(catalog: H
         catalog.create(table, transactional=False)
     catalog.add_primary_key("parent", f"pk_{catalog.db}")
     catalog.add_foreign_key("t", "parent", f"fk_{catalog.db}", f"pk_{catalog.db}")
-    metastore = catalog.metastore
-    known = metastore.last_event()
+    metastore, wanted = catalog.metastore, WantedObjects("constraints", name_of(catalog))
+    known = position_of(metastore.last_event())
     catalog.create("u", transactional=False)
-    assert read_objects(metastore, WantedObjects("constraints", name_of(catalog)), None, known).hi == position_of(known)
+    assert read_objects(metastore, wanted, None, Folded(str(known))).hi == known
     catalog.drop("parent")
-    found = read_objects(metastore, WantedObjects("constraints", name_of(catalog)), None, known)
+    found = read_objects(metastore, wanted, None, Folded(str(known)))
     assert found.hi == position_of(metastore.last_event())
 
 

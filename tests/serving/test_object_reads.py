@@ -23,7 +23,7 @@ from serving.reads.demands import ReadDemand
 from serving.reads.objects import ObjectLookup, ObjectReads, RequestedObjects, _of_source
 from serving.reads.proof import Proof
 from serving.reads.spaces import TableSpace
-from serving.sources.source import SourceObjects, SourceTable, WantedObjects
+from serving.sources.source import NOTHING, Folded, SourceObjects, SourceTable, WantedObjects
 from stream.wire.batch import Framer
 from stream.wire.events import (
     AllocateWriteId,
@@ -56,14 +56,14 @@ class HiveSource:
         """What a reader is told that brings its own list; None: as any other."""
         self.down = False
 
-    async def read(self, _: str, own_list: str | None = None, known: str = "") -> SourceTable:  # noqa: ARG002 - `TableSource`'s
+    async def read(self, _: str, own_list: str | None = None, known: Folded = NOTHING) -> SourceTable:  # noqa: ARG002 - `TableSource`'s
         return SourceTable(0, "", None, "", self.answer.position)
 
     async def read_objects(
         self,
         wanted: WantedObjects,
         own_list: str | None = None,
-        known: str = "",  # noqa: ARG002 - `ObjectSource`'s
+        known: Folded = NOTHING,  # noqa: ARG002 - `ObjectSource`'s
     ) -> SourceObjects:
         self.asked.append(wanted)
         if self.down:
@@ -374,7 +374,7 @@ def test_a_flight_of_objects_is_shared_within_one_epoch() -> None:
         source, gate = HiveSource(), asyncio.Event()
         answer = source.read_objects
 
-        async def slow(wanted: WantedObjects, own_list: str | None = None, known: str = "") -> SourceObjects:
+        async def slow(wanted: WantedObjects, own_list: str | None = None, known: Folded = NOTHING) -> SourceObjects:
             found = await answer(wanted, own_list, known)
             await gate.wait()
             return found
@@ -383,7 +383,7 @@ def test_a_flight_of_objects_is_shared_within_one_epoch() -> None:
         reads = ObjectReads(cast("Any", None), FrontMetrics())
         lookup = ObjectLookup(TableSpace(KEYSPACE, Layout(1), source), RequestedObjects("function"), ReadDemand(), 0.0)
         proofs = [Proof(ReadDemand(), SHARD, epoch) for epoch in (1, 1, 2)]
-        tasks = [asyncio.create_task(reads._prove(lookup, source, proof, "")) for proof in proofs]
+        tasks = [asyncio.create_task(reads._prove(lookup, source, proof, NOTHING)) for proof in proofs]
         await settle()
         assert len(source.asked) == 2
         gate.set()

@@ -15,9 +15,9 @@ from serving.sources.breaker import FAILURES_MAX
 from serving.sources.hive import TIMEOUT_S, HiveTables
 from serving.sources.hive_latest import latest_event
 from serving.sources.hive_objects import read_objects
-from serving.sources.hive_tables import event_of, read_lists, read_table, seen_table
+from serving.sources.hive_tables import event_of, position_of, read_lists, read_table, seen_table
 from serving.sources.mariadb import MariaDBRows, row_table
-from serving.sources.source import SchemaChanged, SourceKey, SourceRange, WantedObjects
+from serving.sources.source import Folded, SchemaChanged, SourceKey, SourceRange, WantedObjects
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, ServerList, Transactions
 from stream.sources.hive.messages import TableObject
 from stream.sources.hive.rpc.connection import MetastoreRefused, MetastoreTimeUp, MetastoreUnreachable
@@ -262,7 +262,41 @@ def test_what_a_commit_may_have_set_is_as_late_as_the_commit(takes_commits: bool
             return TableObject(name, 7, True, True, b"{}", takes_commits=takes_commits)
 
     log = as_metastore(Streamed(("INSERT", "d", "t"), ("COMMIT_TXN", "", "")))
-    assert read_table(log, "d.t", None, 1).latest == f"HiveEvent/{2 if takes_commits else 1}"
+    assert read_table(log, "d.t", None, Folded("HiveEvent/1")).latest == f"HiveEvent/{2 if takes_commits else 1}"
+
+
+@pytest.mark.parametrize(
+    ("folded", "latest"),
+    [
+        (Folded("HiveEvent/1", "d.t:2:2:2:"), 3),
+        (Folded("HiveEvent/1", "d.t:2:1:1,2:"), 3),
+        (Folded("HiveEvent/1"), 3),
+        (Folded(), 3),
+        (Folded("HiveEvent/1", "d.t:2:9223372036854775807::"), 1),
+        (Folded("HiveEvent/1", "d.t:2:9223372036854775807::1,2"), 1),
+    ],
+)
+def test_a_list_that_shows_more_than_is_folded_is_as_late_as_the_log(folded: Folded, latest: int) -> None:
+    """The COMMIT that it shows names no table. What its transaction did to another one must not be missed after it.
+
+    What is folded already moves nobody on, nor does what the reader alone counts as committed.
+    """
+
+    class Committed(Catalog):
+        def write_ids(self, names: Sequence[str], _: str = "") -> dict[str, ServerList]:
+            return {name: ServerList(3, (3,), (), 3) for name in names}
+
+        def without_collapse(self, lists: dict[str, ServerList], _: Transactions) -> dict[str, ServerList]:
+            return lists
+
+        def table(self, name: str) -> TableObject:
+            return TableObject(name, 7, True, True, b"{}")
+
+    log = as_metastore(Committed(("INSERT", "d", "t"), ("INSERT", "d", "u"), ("COMMIT_TXN", "", "")))
+    assert read_table(log, "d.t", None, folded).latest == f"HiveEvent/{latest}"
+    assert read_table(log, "d.t", "d.t:3:9223372036854775807::", folded).latest == f"HiveEvent/{latest}"
+    partitions = WantedObjects("partition", "d.t")
+    assert read_objects(log, partitions, None, folded).hi == position_of(latest)
 
 
 def test_a_reader_with_a_transaction_gets_the_ids_that_a_short_list_hides() -> None:

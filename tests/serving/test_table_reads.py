@@ -18,7 +18,7 @@ from serving.reads.demands import ReadDemand, RequestedTable
 from serving.reads.fills import Fills
 from serving.reads.spaces import TableSpace
 from serving.reads.tables import TableReads
-from serving.sources.source import SourceTable
+from serving.sources.source import NOTHING, Folded, SourceTable
 from stream.wire.keys import Layout
 from tests.serving.fakes import FakeOwner, FakeTableSource, Network, at, demand_of, owner_table, seen
 from tests.serving.test_flight import settle
@@ -240,7 +240,7 @@ class Moving(FakeTableSource):
         super().__init__(answers[-1])
         self.answers = list(answers)
 
-    async def read(self, name: str, own_list: str | None = None, known: str = "") -> SourceTable:
+    async def read(self, name: str, own_list: str | None = None, known: Folded = NOTHING) -> SourceTable:
         await super().read(name, own_list, known)
         await asyncio.sleep(self.delay_s)
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -356,7 +356,7 @@ def test_a_tables_partition_is_remembered(monkeypatch: pytest.MonkeyPatch) -> No
 class DownSource(FakeTableSource):
     """A source that does not answer."""
 
-    async def read(self, _: str, own_list: str | None = None, known: str = "") -> SourceTable:  # noqa: ARG002
+    async def read(self, _: str, own_list: str | None = None, known: Folded = NOTHING) -> SourceTable:  # noqa: ARG002
         raise ReadError("source_unreachable", "no metastore answers")
 
 

@@ -15,7 +15,7 @@ from serving.metrics import FrontMetrics
 from serving.reads.objects import ObjectReads, RequestedObjects
 from serving.reads.proof import lost_at_the_source
 from serving.reads.spaces import TableSpace
-from serving.sources.source import SourceObjects, SourceTable, WantedObjects
+from serving.sources.source import NOTHING, Folded, SourceObjects, SourceTable, WantedObjects
 from stream.wire.keys import Layout
 from tests.serving import test_ranges, test_row_reads, test_table_reads
 from tests.serving.fakes import FakeOwner, FakeRowSource, FakeTableSource, at, demand_of, owner_row, owner_table, seen
@@ -74,7 +74,7 @@ class Tables(FakeTableSource):
         super().__init__(shared)
         self.position, self.is_down = shared.position, is_down
 
-    async def read(self, name: str, own_list: str | None = None, known: str = "") -> SourceTable:
+    async def read(self, name: str, own_list: str | None = None, known: Folded = NOTHING) -> SourceTable:
         if self.is_down:
             raise ReadError("source_unreachable", "it is down")
         return await super().read(name, own_list, known)

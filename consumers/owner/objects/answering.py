@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from consumers.fold.catalog_state import TRANSACTIONAL, TableState, decode_table, table_key
+from consumers.fold.catalog_state import TableState, decode_table, table_key
 from consumers.fold.objects import (
     PARTITION,
     ObjectState,
@@ -32,10 +32,14 @@ from consumers.owner.partitions import Partition
 from consumers.owner.protocol import HISTORY_LOST, PAGE_EXPIRED, GetObjects, OwnerObjects
 from consumers.owner.tables import (
     CHANGING,
+    UNMARKED,
+    await_marker,
     bound_id,
     decide_table,
     is_ahead,
     list_of,
+    list_position,
+    list_text_of,
     require_write_ids,
     why_converted,
     why_unservable,
@@ -99,6 +103,12 @@ def answer_objects(
     """
     place = _place(partition, request.kind, table_id)
     found = _undecided(partition, place, table_id)
+    shown = list_position(partition, place.head, place.table)
+    if shown is None:
+        await_marker(found, CHANGING if place.table is not None and is_ahead(place.head, place.table) else UNMARKED)
+        return found
+    if place.table is not None and shown:
+        found.write_ids = list_text_of(place.table)
     members: list[tuple[str, ObjectState]] = []
     why = _why_unservable(partition, place, request, demand)
     why = why or _take(partition, place, request, table_id, members, found, looked_max)
@@ -106,6 +116,7 @@ def answer_objects(
         found.why = found.why or why
         return found
     _decide(found, place, request, members, demand)
+    found.hi = latest_of((found.hi, shown))
     if found.served:
         why = _show(partition, found, place, request, members, demand)
         if _has_moved(partition, place, request.kind, table_id):
@@ -375,8 +386,6 @@ def _decide(
         found.watermark, found.as_of_ms = "", 0
     listed = list_of(table) if table is not None else None
     kind = table.kind if table is not None else ""
-    if table is not None and table.kind == TRANSACTIONAL:
-        found.write_ids = table.ids.text(table.name)
     decision = decide_table(found, kind, listed, found.table_id, demand, found.kin)
     if table is not None and table.exists:
         require_write_ids(table.name, kind, demand, decision)

@@ -19,7 +19,7 @@ from serving.http.routes import get_table
 from serving.reads.fills import Fills
 from serving.reads.spaces import TableSpace
 from serving.reads.tables import TableLookup, TableReads
-from serving.sources.source import SourceTable
+from serving.sources.source import NOTHING, Folded, SourceTable
 from stream.wire.keys import Layout
 from tokens import Vector
 
@@ -84,7 +84,7 @@ class SimulatedTableSource:
     def __init__(self, world: Metastores) -> None:
         self._world = world
 
-    async def read(self, name: str, own_list: str | None = None, known: str = "") -> SourceTable:  # noqa: ARG002 - `TableSource`'s
+    async def read(self, name: str, own_list: str | None = None, known: Folded = NOTHING) -> SourceTable:  # noqa: ARG002 - `TableSource`'s
         """See `serving.sources.source.TableSource`."""
         found = _read.get().source = self._world.read_metastore(name, own_list)
         return found

@@ -13,9 +13,10 @@ from consumers.fold.state import Head, Lineage, Void
 from consumers.owner.client import OwnerClient
 from consumers.owner.evidence import demand_of
 from consumers.owner.overlay import Overlay
-from consumers.owner.partitions import Partition
+from consumers.owner.partitions import MARKS_MAX, Marks, Partition
 from consumers.owner.protocol import FillTable, GetTable, OwnerError, OwnerTable
 from consumers.owner.tables import (
+    UNMARKED,
     answer_table,
     decide_answer,
     fill_table,
@@ -104,9 +105,43 @@ def test_a_covered_list_is_answered_from_the_cache(owner: Owner) -> None:
     async def use(client: OwnerClient) -> None:
         found = await client.get_table(KEYSPACE, NAME, f"{NAME}:5:9223372036854775807::", 7, token(4))
         assert (found.table_id, found.served, found.freshness, found.image) == (7, True, "fresh", b'{"v":1}')
-        assert found.hi == at(3)
+        assert found.hi == at(4), "the marker that says which list the image came with"
 
     owner.run(use)
+
+
+def test_a_session_moves_past_what_the_list_shows(owner: Owner) -> None:
+    """A COMMIT after the image: the session goes as far as the first marker after it, and no later one."""
+    wanted = f"{NAME}:6:9223372036854775807::"
+
+    def answer() -> OwnerTable:
+        return answer_table(owner.partition, NAME, 7, demand_of(token(4), wanted, 7))
+
+    owner.fold(
+        catalog("AllocWriteId", 5, {"table_id": 7, "txn": 3, "write_id": 6, "reallocated": False}),
+        image(6, "written", b'{"v":2}', txn=3, write_id=6),
+        mark(6),
+        catalog("CommitTxn", 7, {"txn": 3, "write_ids": [{"table_id": 7, "write_id": 6}]}),
+    )
+    found = answer()
+    assert (found.served, found.needs_source, found.why, found.watermark) == (False, False, UNMARKED, "")
+    owner.fold(mark(8))
+    assert (answer().image, answer().hi) == (b'{"v":2}', at(8))
+    owner.fold(mark(9))
+    assert answer().hi == at(8)
+    owner.partition.store.close(commit=False)
+
+
+def test_of_many_watermarks_the_first_stays_known() -> None:
+    """What happened long ago must not move sessions to where the log is now."""
+    marks = Marks()
+    for ordinal in range(1, 10 * MARKS_MAX):
+        marks.note(SHARD, Lineage(1, ordinal, ordinal, at(ordinal), 1, ""))
+    assert [marks.first_past(SHARD, 1, ordinal) for ordinal in (0, 1)] == [at(1), at(1)]
+    last = 10 * MARKS_MAX - 1
+    assert [marks.first_past(SHARD, 1, ordinal) for ordinal in (last, last + 1)] == [at(last), ""]
+    marks.note(SHARD, Lineage(2, 5, 5, at(5), 1, ""))
+    assert [marks.first_past(SHARD, epoch, 1) for epoch in (1, 2)] == ["", at(5)]
 
 
 def test_a_commit_that_the_owner_has_not_seen_is_awaited(owner: Owner) -> None:
