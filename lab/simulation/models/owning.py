@@ -21,7 +21,7 @@ from consumers.fold.state import META, OFFSET_KEY, Head, PartitionState, head_en
 from consumers.owner.leasing import Leases
 from consumers.owner.meaning import Meaning
 from consumers.owner.overlay import Overlay
-from consumers.owner.partitions import RECENT_MAX, Partition
+from consumers.owner.partitions import RECENT_MAX, Marks, Partition
 from consumers.owner.ranges.ground import Ground
 from consumers.store import dropping, indexing
 from consumers.store.index import INDEX, Index
@@ -172,6 +172,7 @@ class OwnedPartition:
             self.store.begin_at(self.begin)
         self.overlay = Overlay(OVERLAY_BYTES, HOT)
         self.leases = Leases()
+        self.marks = Marks()
         self._end_at_start = len(self.topic.partitions[self.number])
 
     @property
