@@ -80,6 +80,7 @@ TORN: Final = (
         "state_ahead_of_its_head",
         "a table that was folded after the voids were looked at is served by what they were",
         Return(tables.is_ahead, "False"),
+        never(tables.list_position, "any_state.ordinal > any_lineage.watermark_ordinal"),
     ),
 )
 EVENTUAL: Final = (
