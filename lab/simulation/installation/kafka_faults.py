@@ -55,8 +55,6 @@ FAULTS: Final = (
     "dead letters' topic gone",
     "message buried",
 )
-LOG_IS_ANOTHER: Final = frozenset({"tail lost", "commit record lost", "topic replaced", "beginning lost"})
-"""Faults after which the log does not have what was folded or told."""
 OPS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "coordinator": (1, (len(PAUSES_S),)),
     "tail": (1, (2, 12)),

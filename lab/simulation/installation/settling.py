@@ -10,22 +10,29 @@ from lab.simulation.installation.applications.sinking import COPIES
 from lab.simulation.installation.finding import Stretch
 from lab.simulation.installation.following.copies import TELLS_ALL
 from lab.simulation.installation.judging import RULES as JUDGED
-from lab.simulation.installation.kafka_faults import LOG_IS_ANOTHER
 from lab.simulation.installation.operating.guarding import NO_STRANGERS
 from lab.simulation.installation.operating.locating import NEVER_BACK
 from lab.simulation.installation.operating.owners import AskingOwners
-from lab.simulation.installation.parts import CONSUMERS, FOLLOWER, FRONTS, PROCESSES, SOURCES, Truth
+from lab.simulation.installation.parts import (
+    CONSUMERS,
+    FOLLOWER,
+    FRONTS,
+    OTHER_SOURCE,
+    PROCESSES,
+    SOURCES,
+    Truth,
+)
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.writing import ACCOUNTS, JOURNAL, SESSIONS, STOCK, SimulatedTable, Slot
 from lab.simulation.naive.judging import BY_THE_RULES
 from lab.simulation.operators.probes import PROBES
 from lab.simulation.whole_processes.run import CLIENT, OPERATOR
-from lab.simulation.whole_processes.stores import check_store
-from lab.simulation.whole_processes.words import EXPLAINS
+from lab.simulation.whole_processes.stores import Stores
+from lab.simulation.whole_processes.words import DURABLE, EXPLAINS, LOG_IS_ANOTHER
 from stream.kafka.topics import events_topic
 
 RECOVERS: Final = "recovers by itself"
-RULES: Final = (*JUDGED, TELLS_ALL, COPIES, NEVER_BACK, NO_STRANGERS, RECOVERS, BY_THE_RULES)
+RULES: Final = (*JUDGED, TELLS_ALL, COPIES, NEVER_BACK, NO_STRANGERS, RECOVERS, BY_THE_RULES, DURABLE)
 READY_IN_S: Final = 60.0
 READINESS: Final = [probe.path for probe in PROBES].index("/readyz")
 NEVER_WRITTEN: Final = 5_000
@@ -82,22 +89,16 @@ class InstallationRun(AskingOwners):
             self._fail("nobody takes an operator's request")
 
     def _check_stores(self) -> None:
-        """Consumers end in order. What they have made durable is what the rules make of the log."""
+        """All but consumers are killed, and these end in order."""
         consumers = [name for name in (*CONSUMERS, FOLLOWER) if self.kernel.is_running(name)]
+        for name in (*SOURCES, OTHER_SOURCE, *FRONTS):
+            self.kernel.kill(name)
+        logs = {keyspace: self.kafka.topics[events_topic(KAFKA, keyspace)].logs for keyspace in self.truths}
+        Stores(self, logs, [name for name in consumers if name != FOLLOWER]).check_committed()
         for name in consumers:
             if self.kernel.loop_of(name).handles(SIGTERM):
                 self.stop(name)
-
-        def work() -> None:
-            for keyspace, partitions in zip(self.truths, (self.partitions, 1), strict=False):
-                logs = self.kafka.topics[events_topic(KAFKA, keyspace)].logs
-                for name in consumers:
-                    for number in range(partitions):
-                        if check_store(self.disk.data_dir(name), keyspace, number, logs[number], self.complain):
-                            self._count("stores compared")
-
-        thread = self.kernel.spawn(OPERATOR, work)
-        self.run_until(lambda: thread.done, SETTLES_IN_S)
+        Stores(self, logs, consumers).check_content()
 
     def _check_whole(self) -> None:
         """Tables are published from the beginning, so they become whole.

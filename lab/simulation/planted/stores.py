@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from consumers.process.committing import Committer
 from consumers.snapshots import pruning, restoring, writing
+from consumers.store import directory
 from consumers.store.dropping import Dropping
 from consumers.store.store import PartitionStore
-from lab.simulation.planted.planting import Replace, Return, installation, leave_out, processes, rows
+from lab.simulation.planted.planting import Replace, Return, installation, leave_out, processes, rows, warehouse
 
 LATER_HEAD: Final = Replace(
     PartitionStore._write_frozen,
@@ -27,6 +29,18 @@ SNAPSHOTS: Final = (
         leave_out(writing._chunks, "if chunk:\n    yield chunk"),
     ),
 )
+DURABILITY: Final = (
+    installation(
+        "manifest_after_the_database",
+        "a new store has no manifest before its first commit: if its process dies first, it is folded anew",
+        leave_out(directory.prepare_directory, "write_manifest(any_directory, wanted)"),
+    ),
+    warehouse(
+        "time_makes_no_commit_due",
+        "a few rows are committed when their process ends in order, and not before",
+        Replace(Committer._is_due, "self._interval_s * (1 if ... else ...)", "self._interval_s * 1_000"),
+    ),
+)
 PRUNING: Final = (
     installation(
         "oldest_snapshots_stay",
@@ -36,6 +50,7 @@ PRUNING: Final = (
 )
 BUGS: Final = (
     *SNAPSHOTS,
+    *DURABILITY,
     *PRUNING,
     rows(
         "dropped_tombstone_leaves_no_position",

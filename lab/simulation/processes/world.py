@@ -14,12 +14,12 @@ from lab.simulation.models.topic import SimulatedTopic, damaged
 from lab.simulation.naive.judging import BY_THE_RULES, SAME_STATE, check_fold
 from lab.simulation.rows.publishing import LIMITS, Ending, Publishing
 from lab.simulation.rows.source import SimulatedSource
+from lab.simulation.whole_processes.words import DURABLE
 from stream.wire.keys import Layout
 
 PROCESSES: Final = 3
 SHAPE: Final = 2
 """Integers in the first op."""
-DURABLE: Final = "what is durable is a prefix"
 
 SMALL: Final = 0.75
 """Share of histories that are short."""

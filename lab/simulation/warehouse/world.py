@@ -15,16 +15,17 @@ from lab.simulation.warehouse.changing import FUNCTIONS, KINDS_OF_TABLE, NAMES, 
 from lab.simulation.warehouse.filters import FILTERS
 from lab.simulation.warehouse.judging import RULES as JUDGED
 from lab.simulation.warehouse.metastore import CATALOG, DATABASES
-from lab.simulation.warehouse.parts import CONSUMERS, PROCESSES, SHAPE, SHARD, STATES
+from lab.simulation.warehouse.parts import CONSUMERS, FRONT, PROCESSES, SHAPE, SHARD, SOURCE, STATES
 from lab.simulation.warehouse.reading import PATIENCE_S, SESSIONS, STALENESS_MS, WAYS
 from lab.simulation.warehouse.transacting import WITHIN, Transacting
 from lab.simulation.whole_processes.run import CLIENT, PAUSES_S
-from lab.simulation.whole_processes.stores import check_store
+from lab.simulation.whole_processes.stores import Stores
+from lab.simulation.whole_processes.words import DURABLE
 from serving.client.answers import Objects, Table
 from stream.kafka.topics import events_topic
 from stream.wire import events
 
-RULES: Final = (*JUDGED, RECOVERS, BY_THE_RULES)
+RULES: Final = (*JUDGED, RECOVERS, BY_THE_RULES, DURABLE)
 FAULTS: Final = (
     "rename",
     "two alters at once",
@@ -118,18 +119,14 @@ class WarehouseRun(Transacting):
         return bool(table) and self.warehouse.tables[table][0] in self.warehouse.views
 
     def _check_stores(self) -> None:
-        def work() -> None:
-            logs = self.kafka.topics[events_topic(KAFKA, CATALOG)].logs
-            for name in CONSUMERS:
-                for number in range(self.partitions):
-                    if check_store(self.disk.data_dir(name), CATALOG, number, logs[number], self.complain):
-                        self.outcome.answers["stores compared"] += 1
-
-        self.let(2.0)
+        """All but consumers are killed; and these, once they have committed."""
+        stores = Stores(self, {CATALOG: self.kafka.topics[events_topic(KAFKA, CATALOG)].logs}, CONSUMERS)
+        for name in (SOURCE, FRONT):
+            self.kernel.kill(name)
+        stores.check_committed()
         for name in CONSUMERS:
             self.kernel.kill(name)
-        thread = self.kernel.spawn(CLIENT, work)
-        self.run_until(lambda: thread.done, SETTLES_IN_S)
+        stores.check_content()
 
     def _fail(self, what: str) -> None:
         self.complain(RECOVERS, f"{what}, {SETTLES_IN_S:g} s after the last fault; {'; '.join(self.kernel.waits())}")

@@ -21,6 +21,7 @@ import msgspec
 import rocksdict
 import xxhash
 
+from consumers.store.view import ROCKS_NAME
 from lab.simulation.kernel.switching import Process, Switching
 
 IN_MEMORY: Final = "/dev/shm"
@@ -44,6 +45,8 @@ class Disk:
         """Processes whose writes fail with an I/O error."""
         self.dies_at: dict[str, int] = {}
         """Process → it is killed in its so-many-th next step of a write."""
+        self.damaged: set[str] = set()
+        """Processes of which a bit on the disk has flipped."""
         self._kernel = kernel
         self._open: dict[int, Process] = {}
         self._ends: set[Process] = set()
@@ -132,13 +135,14 @@ class Disk:
 
     def damage(self, process: str) -> str:
         """Flips a bit in one of the sorted files of a process; returns its name, "" if there is none."""
-        files = sorted(self.data_dir(process).rglob("rocks/*.sst"))
+        files = sorted(self.data_dir(process).rglob(f"{ROCKS_NAME}/*.sst"))
         if not files:
             return ""
         path = files[int(self._kernel.rng.random() * len(files))]
         data = bytearray(path.read_bytes())
         data[int(self._kernel.rng.random() * len(data))] ^= 1 << int(self._kernel.rng.random() * 8)
         path.write_bytes(data)
+        self.damaged.add(process)
         return str(path.relative_to(self.root))
 
     def lose(self, process: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 import structlog
 
+from consumers.store.errors import StoreCorruptError
 from lab.simulation.engine import Outcome, TracedRun
 from lab.simulation.kafka.cluster import Cluster
 from lab.simulation.kafka.twins import twins as kafka_twins
@@ -19,7 +20,7 @@ from lab.simulation.kernel.scheduler import Kernel
 from lab.simulation.kernel.substitution import Twins, installed
 from lab.simulation.operators.looking import Looking
 from lab.simulation.whole_processes.disk import Disk
-from lab.simulation.whole_processes.words import NEVER_RAISES
+from lab.simulation.whole_processes.words import DURABLE, LOG_IS_ANOTHER, NEVER_RAISES
 from tokens.errors import FreshetError
 
 PAUSES_S: Final = (0.03, 0.2, 1.0, 4.0, 15.0)
@@ -27,6 +28,8 @@ PAUSES_S: Final = (0.03, 0.2, 1.0, 4.0, 15.0)
 CLIENT: Final = "client"
 OPERATOR: Final = "operator"
 RESTART_S: Final = 2.0
+REBUILT: Final = "rebuilding it from the topic"
+"""What a consumer logs, at the end of a line, that sets a store aside, or misses one."""
 Bound = tuple[ModuleType | Callable[..., Any], str, Any]
 """A module, or a function, a name in it, and a value."""
 
@@ -111,12 +114,22 @@ class WholeProcesses(TracedRun):
     def _log(self, _: Any, level: str, event: MutableMapping[str, Any]) -> NoReturn:
         if not self.kernel.is_over:
             self.logged(event)
+            self._judge_rebuilt(event)
             if event.get("exc_info"):
                 self.complain(NEVER_RAISES, f"{self.kernel.current} logged an error: {event}")
             if self.tracing:
                 said = ", ".join(str(event[name]) for name in ("partition", "reason", "error") if name in event)
                 self.say(f"  {self.kernel.now:.3f} {self.kernel.current}: {level}: {event['event']} {said}")
         raise structlog.DropEvent
+
+    def _judge_rebuilt(self, event: Mapping[str, Any]) -> None:
+        """A store is rebuilt only if a bit of it has flipped, or the log does not have what was folded."""
+        if not event["event"].endswith(REBUILT):
+            return
+        is_damaged = event.get("code") == StoreCorruptError.code and self.kernel.current in self.disk.damaged
+        if not is_damaged and not self.struck & LOG_IS_ANOTHER:
+            where = f"{event['keyspace']}/{event['partition']}"
+            self.complain(DURABLE, f"{self.kernel.current} rebuilds {where}: {event['reason']}")
 
     def say(self, text: str) -> None:
         """See `TracedRun.say`. The place of the files is another one each time."""

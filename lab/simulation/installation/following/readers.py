@@ -10,12 +10,13 @@ from lab.simulation.engine import Outcome
 from lab.simulation.installation.committed import Point
 from lab.simulation.installation.following.copies import TELLS_ALL, FollowedCopy
 from lab.simulation.installation.following.described import is_described_as_told
-from lab.simulation.installation.kafka_faults import EVENTS, LOG_IS_ANOTHER, KafkaFaults
+from lab.simulation.installation.kafka_faults import EVENTS, KafkaFaults
 from lab.simulation.installation.parts import Complain
 from lab.simulation.installation.processes import SHARD
 from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ORDERS
 from lab.simulation.kernel.fronts import async_client, blocking_client
 from lab.simulation.whole_processes.run import CLIENT
+from lab.simulation.whole_processes.words import LOG_IS_ANOTHER
 from serving.client.errors import ClientError
 from serving.client.streaming import StreamEvent
 from stream.changes.checkpoint import Checkpoint

@@ -11,14 +11,14 @@ from typing import Final
 from consumers.owner.client import OwnerConnection
 from consumers.owner.protocol import OwnerError, PartitionStatus, Verdict
 from lab.simulation.installation.judging import Answer
-from lab.simulation.installation.kafka_faults import EVENTS, LOG_IS_ANOTHER
+from lab.simulation.installation.kafka_faults import EVENTS
 from lab.simulation.installation.operating.guarding import OPERATOR as OPERATES
 from lab.simulation.installation.operating.strangers import Strangers
 from lab.simulation.installation.parts import CONSUMERS
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ROWS, image_of
 from lab.simulation.whole_processes.run import OPERATOR
-from lab.simulation.whole_processes.words import EXPLAINS
+from lab.simulation.whole_processes.words import EXPLAINS, LOG_IS_ANOTHER
 from stream.kafka.locations import LocationsReader
 from stream.wire.keys import Layout, row_key
 from tokens.errors import FreshetError
