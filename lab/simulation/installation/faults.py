@@ -5,7 +5,7 @@ from __future__ import annotations
 from signal import SIGTERM
 from typing import Final
 
-from lab.simulation.installation.finding import Finding
+from lab.simulation.installation.demanding import Demanding
 from lab.simulation.installation.parts import CONSUMERS, PROCESSES, SOURCES
 from lab.simulation.installation.writing import KEYSPACE
 from lab.simulation.mariadb.server import Break
@@ -28,7 +28,7 @@ STOPS_IN_S: Final = 20.0
 RESTORES_IN_S: Final = 60.0
 
 
-class Faults(Finding):
+class Faults(Demanding):
     """The ops that break something."""
 
     def op_start(self, process: int) -> None:

@@ -72,6 +72,8 @@ class InstallationRun(AskingOwners):
             self._fail(f"not located: {wrong}")
         if not self.outcome.violations and (wrong := self.check_routes(SETTLES_IN_S)):
             self._fail(f"not routed: {wrong}")
+        if not self.outcome.violations and (refused := self.refused_at_rest(SETTLES_IN_S)):
+            self._fail(f"refused: {refused}")
         if self.traces is not None and (open_ones := self.traces.unended()):
             self.complain(EXPLAINS, f"spans do not end: {', '.join(open_ones)}")
         if not self.outcome.violations and not self.struck & LOG_IS_ANOTHER:

@@ -73,6 +73,8 @@ class WarehouseRun(Transacting):
             self._fail(f"{self.under_way} requests of sessions have not ended")
         self._read_all()
         if not self.outcome.violations:
+            self._check_refusals()
+        if not self.outcome.violations:
             self._check_stores()
 
     def _read_all(self) -> None:
@@ -109,6 +111,27 @@ class WarehouseRun(Transacting):
         self.run_until(lambda: thread.done, 2 * SETTLES_IN_S)
         if missing and not self.outcome.violations:
             self._fail(f"not fresh from the cache: {missing}")
+
+    def _check_refusals(self) -> None:
+        """A session that demands a time is refused nothing now. While faults last nobody can say what has to be."""
+        name, client = self.new_session()
+        refused: list[str] = []
+
+        def work() -> None:
+            for table in self.warehouse.tables:
+                if self._is_view(table):
+                    continue
+                listed = self.listed(table)
+                for bound_ms in STALENESS_MS:
+                    found = self.read_table(name, client, table, listed, bound_ms)
+                    if found is None or found.freshness != "fresh":
+                        refused.append(f"{table} of {bound_ms} ms ago")
+
+        thread = self.kernel.spawn(CLIENT, work)
+        if not self.run_until(lambda: thread.done, SETTLES_IN_S):
+            self._fail("a session that demands a time gets no answer")
+        elif refused:
+            self._fail(f"refused: {', '.join(refused)}")
 
     def _is_owed(self, table: str, what: int) -> bool:
         """Partitions and keys come from the source while no event has told of the table's write ids, and of a view."""

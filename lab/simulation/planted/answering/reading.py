@@ -20,9 +20,11 @@ from serving.client.transactions import TransactionState
 from serving.http import batches, lists, query, responses, routes
 from serving.reads.lookups.sources import SourceLookups
 from serving.reads.objects import ObjectReads
+from serving.reads.proof import Proof
 from serving.reads.rows import RowReads
 from serving.reads.tables import TableReads
 from serving.sources import hive_latest, hive_tables
+from serving.sources.hive import HiveTables
 from stream.sources.key_range import KeyRange
 from stream.sources.mariadb import by_range, charsets, connection
 from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatements
@@ -82,6 +84,16 @@ TIMES: Final = (
         "a time that a read of a catalog demands counts as proved",
         Replace(decision.decide, "demand.not_before_ms > tag.as_of_ms", "False"),
         Replace(TableReads._read, "found.as_of_ms < demand.not_before_ms", "False"),
+    ),
+    installation(
+        "source_proves_no_time",
+        "an answer of the source proves no time, so it is refused where the cache does not prove it either",
+        Return(Proof.as_of, "0"),
+    ),
+    warehouse(
+        "metastore_proves_no_time",
+        "an answer of the metastore proves no time",
+        Replace(HiveTables.read, "found._replace(as_of_ms=any_time)", "found"),
     ),
     warehouse(
         "bound_of_a_catalog_read_is_dropped",
