@@ -124,6 +124,7 @@ class RangeJudge:
         for page, demand in zip(pages, read.demands, strict=True):
             self._check_explanation(read, name, page, demand)
         if any(page.moved for page in pages):
+            self._check_moved(read, name)
             return
         images = [image_of(row["v"]) for page in pages for row in page.rows]
         labelled = self._judge.history(read.shard, component.epoch if component is not None else None)
@@ -151,6 +152,16 @@ class RangeJudge:
         wanted = "fresh" if demand and name in token else "eventual"
         if page.freshness != wanted or not page.why:
             what = f"{read.what} is called {page.freshness} ({page.why}), expected {wanted}"
+            self._judge.complain(EXPLAINS, what)
+
+    def _check_moved(self, read: RangeRead, name: str) -> None:
+        """Pages may move if anything was committed after what the first of them demanded, or in another history."""
+        component = read.demands[0].get(name)
+        history = self._judge.history(read.shard, component.epoch) if component is not None else None
+        if component is None or history is None or history is not self._judge.last_history(read.shard):
+            return
+        if history.index_of.get(str(component.position), 0) == history.end:
+            what = f"{read.what} moved between pages, and nothing was committed after what the first one demanded"
             self._judge.complain(EXPLAINS, what)
 
     def _demanded(self, read: RangeRead, name: str, history: CommitHistory) -> dict[str, int]:

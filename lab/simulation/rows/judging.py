@@ -55,6 +55,10 @@ class Judge:
         """The history of this ``number``; None for -1."""
         return self._publishers[shard].source.histories[number] if number >= 0 else None
 
+    def last_history(self, shard: int) -> CommitHistory:
+        """The history that a shard's source is in now."""
+        return self._publishers[shard].source.history
+
     def complain(self, rule: str, what: str) -> None:
         """Records a violation."""
         self._complain(rule, what)

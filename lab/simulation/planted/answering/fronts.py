@@ -312,6 +312,15 @@ RANGES: Final = (
         Return(vars(Stretch)["stands"].fget, "True"),
     ),
     rows(
+        "one_position_is_no_stretch",
+        "rows that are told at the position of their last change are called moved on the next page",
+        Replace(
+            vars(Stretch)["stands"].fget,
+            "self.until.at_or_past(self.since)",
+            "self.until.at_or_past(self.since) and self.until != self.since",
+        ),
+    ),
+    rows(
         "range_of_some_partitions",
         "a front asks the first partition only, and the owner does not mind",
         Return(ranges._partitions, "[0]"),
