@@ -204,13 +204,15 @@ class WholeProcesses(TracedRun):
             self.pause(pause)
 
     def op_hold(self, process: int, pause: int) -> None:
-        """A process is held for a while, as by its machine, and goes on."""
+        """A process is held for a while, as by its machine, and goes on. Its heartbeats are held too."""
         name = self.processes[process % len(self.processes)]
         if self.kernel.is_running(name):
             self.count_fault("pause")
             self.say(f"{name} is held")
             self.kernel.pause(name)
+            self.kafka.cut.add(name)
             self.pause(pause)
+            self.kafka.cut.discard(name)
             self.kernel.resume(name)
 
     def op_kafka(self, down: int, pause: int) -> None:

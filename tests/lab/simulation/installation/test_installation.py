@@ -118,3 +118,21 @@ def test_a_fault_that_meets_no_state_of_interest_counts_where_the_end_is_judged(
     """Consumers call rows void, their source knows nothing of it, and so the table may stay incomplete."""
     ops: History = [("world", 0, 0, 1, 0, 0, 1), ("let", 0), ("stop", 0), ("letters topic", 0)]
     assert run_one(WORLD, ops).violations == []
+
+
+def test_a_consumer_that_is_held_loses_what_it_owns() -> None:
+    """Its heartbeats are held as well: another one takes its partition meanwhile, and it wakes to find that."""
+    told = run_one(WORLD, [("world", 1, 1, 1, 0, 0), ("let", 3), ("let", 3), ("hold", 0, 4), ("let", 4)], trace=True)
+    assert told.violations == []
+    held = "\n".join(told.trace).partition("consumer-0 is held")[2]
+    before_it_knew, _, _ = held.partition("consumer-0: info: partition released shop/0")
+    assert "consumer-1: info: partition taken shop/0" in before_it_knew
+
+
+def test_a_bit_that_flips_has_a_store_rebuilt() -> None:
+    """It is found when the store is opened again, and nobody complains of that."""
+    flipped: History = [*START, ("write", 0, 1, 1, 3), ("let", 3), ("damage", 0, 0), ("kill", 0, 2)]
+    told = run_one(WORLD, flipped, trace=True)
+    assert told.violations == []
+    assert told.met["damage", "all up"]
+    assert "store moved aside, rebuilding it from the topic" in "\n".join(told.trace)
