@@ -137,6 +137,9 @@ class CatalogJudge:
         if found is None:
             self._complain_of(session, answer, demanded, ended, listed)
         elif session and NO_EPOCH not in answer.why:
+            if asked.bound_s is not None:  # what proves a time is not seen: the answer's token tells no event for that
+                seen = max((state for rule, state in demanded if rule != BOUNDED), default=0)
+                found = self._first(answer, seen, ended, listed) or 0
             self._events[session].append((MONOTONIC, found))
 
     def _owed(self, session: str, asked: Asked) -> list[tuple[str, int]]:

@@ -263,6 +263,16 @@ WAREHOUSE: dict[str, History] = {
         ("seed", 1, 0),
         ("within", 0, 1, 1, 0, 0, 0),
     ],
+    "a session reads what must not be old at the metastore, and then what has changed since, which it has not seen": [
+        ("create", 0, 0),
+        ("create", 3, 1),
+        ("let", 3),
+        ("partition", 3, 0, 0, 0),
+        ("kafka", 1, 0),
+        ("begin", 1, 0, 0, 0, 0, 0),
+        ("bounded", 1, 0, 0, 0, 2),
+        ("within", 1, 3, 0, 0, 0, 0),
+    ],
     "a transaction writes while its source is slow, and its session reads that from the metastore": [
         ("create", 1, 0),
         ("open", 1),
