@@ -16,7 +16,7 @@ from lab.simulation.planted import (
     successions,
 )
 from lab.simulation.planted.answering import applications, files, fronts, locating, operators, reading, sinks, streams
-from lab.simulation.planted.capturing import connecting, postgres
+from lab.simulation.planted.capturing import connecting, postgres, statistics
 from lab.simulation.planted.planting import PlantedBug, PlantedBugError
 
 PLANTED_BUGS: Final = (
@@ -29,6 +29,7 @@ PLANTED_BUGS: Final = (
     *successions.BUGS,
     *connecting.BUGS,
     *postgres.BUGS,
+    *statistics.BUGS,
     *owner_rows.BUGS,
     *owner_tables.BUGS,
     *fronts.BUGS,

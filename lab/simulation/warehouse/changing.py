@@ -172,6 +172,20 @@ class Changing(WarehouseParts):
                 self.warehouse.put_partition(table, values, by)
         self.changed(f"partition {values} of {table}: {self.warehouse.log[-1]['eventType']} by {by}", (table, by))
 
+    def op_analyze(self, name: int, which: int, how: int, txn: int) -> None:
+        """Statistics of a table or of one of its partitions are made, or deleted."""
+        table, by = NAMES[name % len(NAMES)], self.txn(txn)
+        if self.analyzed is None or table not in self.warehouse.tables:
+            return
+        forget, values = how % 4 == 0, (*VALUES, ())[which % (len(VALUES) + 1)]
+        if not values:
+            self.warehouse.write(table, PART_WRITES[forget], by, shown=not forget)
+        elif values in self.warehouse.parts[table]:
+            self.analyzed.analyze(table, values, by, forget=forget)
+        else:
+            return
+        self.changed(f"{values or table}: {self.warehouse.log[-1]['eventType']} by {by}", (table, by))
+
     def op_drop(self, name: int) -> None:
         """A table is dropped."""
         table = NAMES[name % len(NAMES)]

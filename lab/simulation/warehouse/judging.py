@@ -304,7 +304,7 @@ def are_constraints(name: str, table_id: int, keys: tuple[str, str, str]) -> Cal
 def _is_partition(image: Mapping[str, Any] | None, values: Values, version: int | None) -> bool:
     if image is None or version is None:
         return image is None and version is None
-    return tuple(image.get("values", ())) == values and image.get("parameters") == {"version": str(version)}
+    return tuple(image.get("values", ())) == values and (image.get("parameters") or {}).get("version") == str(version)
 
 
 class Version(NamedTuple):

@@ -36,6 +36,7 @@ class TableTruth(NamedTuple):
 
     ``keys``: the name of its primary key, and the table and primary key that its foreign key points to; "": none.
     ``built``: of a materialized view, what it was made from, as a number; 0: it is none.
+    ``statistics``: of the table, (), or of a partition, by its values, as a number. ``written``: by which write id.
     """
 
     table_id: int
@@ -46,6 +47,8 @@ class TableTruth(NamedTuple):
     listed: str
     keys: tuple[str, str, str]
     built: int
+    statistics: Mapping[Values, int]
+    written: Mapping[Values, int]
 
 
 class State(NamedTuple):
@@ -115,6 +118,7 @@ class Warehouse(Metastore):
                 self.valid_write_ids(name),
                 self.keys_of(name),
                 self.views.get(table_id, 0),
+                *self.details_of(name),
             )
             for name, (table_id, kind) in self.tables.items()
         }
@@ -130,6 +134,10 @@ class Warehouse(Metastore):
             dict(self.next_ids),
         )
         self.states.append(catalog)
+
+    def details_of(self, _: str) -> tuple[Mapping[Values, int], Mapping[Values, int]]:
+        """As `TableTruth.statistics` and `TableTruth.written`: here no table has a column that could have any."""
+        return {}, {}
 
     def wrote(self, name: str, txn: int = 0) -> None:
         """A table was written just now, by a transaction or by none. To be called before `record`."""

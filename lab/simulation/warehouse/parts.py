@@ -15,6 +15,7 @@ from lab.simulation.warehouse.beginnings import TransactionJudge
 from lab.simulation.warehouse.metastore import CATALOG, Warehouse
 from lab.simulation.warehouse.serving import PORT, MetastoreServer
 from lab.simulation.warehouse.serving import twins as metastore_twins
+from lab.simulation.warehouse.statistics import Analyzed, AnalyzedServer
 from lab.simulation.whole_processes.run import Bound, WholeProcesses
 from serving.http.front import make_front
 from serving.locations.directory import TopicDirectory
@@ -30,7 +31,7 @@ from stream.sources.hive.live.source import HiveSource
 from stream.wire.keys import Layout
 from tokens.errors import FreshetError
 
-SHAPE: Final = 6
+SHAPE: Final = 7
 """Integers in the first op."""
 SHARD: Final = "hive/0"
 SOURCE: Final = "source"
@@ -56,14 +57,17 @@ class WarehouseParts(WholeProcesses):
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
         """``shape``: the scheduler's seed; 1 for two partitions, and for a second consumer; the form of messages; 1 for
         a source that begins when the catalog is there already, and for a front that answers while the metastore is
-        away with what it has."""
-        seed, partitions, consumers, form, self._late, stale = shape
+        away with what it has; 1 for tables with a column, and statistics of it."""
+        seed, partitions, consumers, form, self._late, stale, columns = shape
         super().__init__(seed, outcome, trace)
         self.states = STATES
         self._stale_if_down = bool(stale % 2)
         self.partitions = 1 + partitions % 2
-        self.warehouse = Warehouse(lambda: self.kernel.now)
-        self.server = MetastoreServer(self.kernel, self.warehouse, form)
+        self.analyzed = Analyzed(lambda: self.kernel.now) if columns % 2 else None
+        """The metastore, if its tables have columns."""
+        self.warehouse = self.analyzed or Warehouse(lambda: self.kernel.now)
+        made = AnalyzedServer if self.analyzed is not None else MetastoreServer
+        self.server = made(self.kernel, self.warehouse, form)
         self.epochs_begun = 0
         self.judge = TransactionJudge(
             self.warehouse, self.complain, lambda: self.epochs_begun > 0, may_be_stale=self._stale_if_down

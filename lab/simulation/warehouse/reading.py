@@ -23,7 +23,6 @@ from serving.client.errors import ClientError
 SESSIONS: Final = 2
 PATIENCE_S: Final = (0.0, 0.05, 1.0, 60.0)
 """How long the history waits for what a session does, before it goes on to the next op."""
-STALENESS_MS: Final = (0, 300, 1_500, 20_000)
 PAGES_MAX: Final = 10
 READS_A_PAGE_IN_S: Final = 0.5
 """How long some readers take between two pages."""
@@ -119,7 +118,7 @@ class Reading(Changing):
         if found is not None:
             self._lists[found.name] = found
 
-    def _brought(self, table: str, how: int, txn: int) -> Listed | None:
+    def brought(self, table: str, how: int, txn: int) -> Listed | None:
         """The list that a reader brings: a new one, one that it has kept, or that of its own transaction."""
         kept = self._lists.get(table)
         if how % 4 == 1 and kept is not None:
@@ -130,34 +129,15 @@ class Reading(Changing):
         """A session reads a table."""
         reader, client = self.session(session % SESSIONS)
         table = NAMES[name % len(NAMES)]
-        listed = self._brought(table, how, txn)
+        listed = self.brought(table, how, txn)
         self.do(lambda: self.read_table(reader, client, table, listed), patience)
-
-    def op_bounded(self, session: int, name: int, what: int, staleness: int, patience: int) -> None:
-        """A session reads what must hold all that was committed until a while ago."""
-        reader, client = self.session(session % SESSIONS)
-        table, bound_ms = NAMES[name % len(NAMES)], STALENESS_MS[staleness % len(STALENESS_MS)]
-        listed = self.listed(table)
-
-        def work() -> None:
-            match what % 4:
-                case 1:
-                    self.read_partitions(reader, client, table, listed, 0, 0, bound_ms)
-                case 2:
-                    self.read_constraints(reader, client, table, listed, bound_ms)
-                case 3:
-                    self.read_catalog(reader, client, name, bound_ms)
-                case _:
-                    self.read_table(reader, client, table, listed, bound_ms)
-
-        self.do(work, patience)
 
     def read_table(
         self, reader: str, client: Session, name: str, listed: Listed | None, bound_ms: int | None = None
     ) -> Table | None:
         """Reads a table, and has the answer judged; None if there is none."""
         db, _, table = name.partition(".")
-        get = partial(client.get_table, db, table, *_demand(listed), max_staleness_ms=bound_ms)
+        get = partial(client.get_table, db, table, *demand_of(listed), max_staleness_ms=bound_ms)
         return self.judge_table(reader, name, listed, get, bound_ms)
 
     def judge_table(
@@ -181,7 +161,7 @@ class Reading(Changing):
         """A session reads partitions of a table: all, by name, by the first values or by a filter; in pages."""
         reader, client = self.session(session % SESSIONS)
         table = NAMES[name % len(NAMES)]
-        listed = self._brought(table, how, 0)
+        listed = self.brought(table, how, 0)
         self.do(lambda: self.read_partitions(reader, client, table, listed, way, more), patience)
 
     def read_partitions(
@@ -196,7 +176,7 @@ class Reading(Changing):
     ) -> Objects | None:
         """Reads partitions to the last page, and has them judged; None if there are none."""
         db, _, table = name.partition(".")
-        text, table_id = _demand(listed)
+        text, table_id = demand_of(listed)
         get: Callable[..., Objects] = partial(
             client.get_partitions, db, table, text, table_id, max_staleness_ms=bound_ms
         )
@@ -236,31 +216,6 @@ class Reading(Changing):
         assert first is not None
         self.judge_answer(reader, first, _answer_of(name, pages, options, selected), listed)
         return pages[-1]
-
-    def op_constraints(self, session: int, name: int, how: int, patience: int) -> None:
-        """A session reads the constraints of a table."""
-        reader, client = self.session(session % SESSIONS)
-        table = NAMES[name % len(NAMES)]
-        listed = self._brought(table, how, 0)
-        self.do(lambda: self.read_constraints(reader, client, table, listed), patience)
-
-    def read_constraints(
-        self, reader: str, client: Session, name: str, listed: Listed | None, bound_ms: int | None = None
-    ) -> Objects | None:
-        """Reads constraints, and has them judged; None if there are none."""
-        db, _, table = name.partition(".")
-        get = partial(client.get_constraints, db, table, *_demand(listed), max_staleness_ms=bound_ms)
-        found = self.ask(reader, name, get, bound_ms)
-        if found is None:
-            return None
-        asked, answer = found
-        keys = _keys_of(answer.objects[0] if answer.objects else None)
-        is_of = judging.are_constraints(name, answer.table_id or 0, keys)
-        told = answer.served_from, answer.freshness, answer.why
-        self.judge_answer(
-            reader, asked, Answer(f"keys of {name}: {keys}", is_of, *told, name, answer.write_ids or ""), listed
-        )
-        return answer
 
     def op_catalog(self, session: int, what: int, patience: int) -> None:
         """A session reads databases or functions: one, or all of them."""
@@ -321,7 +276,8 @@ class Reading(Changing):
         self.judge.answered(reader, asked, self.kernel.now, answer, listed)
 
 
-def _demand(listed: Listed | None) -> tuple[str | None, int]:
+def demand_of(listed: Listed | None) -> tuple[str | None, int]:
+    """The list and the table id that a request has."""
     return (listed.text, listed.table_id) if listed is not None else (None, 0)
 
 
@@ -383,14 +339,6 @@ def _answer_of(
     shown = {values: (image or {}).get("parameters") for values, image in (found or {}).items()}
     what = f"{count} partitions of {name} ({options}): {shown} with {last.write_ids}"
     return Answer(what, is_of, first.served_from, freshness, first.why, name, last.write_ids or "")
-
-
-def _keys_of(image: dict[str, Any] | None) -> tuple[str, str, str]:
-    """As `lab.simulation.warehouse.metastore.TableTruth.keys`."""
-    [primary] = (image or {}).get("primaryKeys") or [{}]
-    [foreign] = (image or {}).get("foreignKeys") or [{}]
-    parent = f"{foreign['pktable_db']}.{foreign['pktable_name']}" if foreign else ""
-    return primary.get("pk_name", ""), parent, foreign.get("pk_name", "")
 
 
 def _versions(answer: Objects) -> dict[Values, Version]:

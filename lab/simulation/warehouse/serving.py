@@ -136,7 +136,7 @@ class MetastoreServer:
         name = _table(arguments)
         if name not in self.warehouse.tables:
             raise Missing(1)
-        found = [_path(values) for values in sorted(self.warehouse.parts[name])]
+        found = [path_of(values) for values in sorted(self.warehouse.parts[name])]
         return "lst", ("str", found if arguments[3] < 0 else found[: arguments[3]])
 
     def call_get_partitions_req(self, arguments: Arguments) -> Typed:
@@ -152,7 +152,7 @@ class MetastoreServer:
         name = _table(arguments)
         if name not in self.warehouse.tables:
             raise Missing(2)
-        by_path = {_path(values): values for values in self.warehouse.parts[name]}
+        by_path = {path_of(values): values for values in self.warehouse.parts[name]}
         found = [by_path[each] for each in arguments[3] if each in by_path]
         return "lst", ("rec", [self.warehouse.partition_struct(name, values) for values in found])
 
@@ -217,7 +217,8 @@ def _table(arguments: Arguments) -> str:
     return f"{_unmarked(arguments[1])}.{arguments[2]}"
 
 
-def _path(values: tuple[str, ...]) -> str:
+def path_of(values: tuple[str, ...]) -> str:
+    """The name of a partition."""
     return "/".join(f"{key}={value}" for (key, _), value in zip(KEYS, values, strict=True))
 
 

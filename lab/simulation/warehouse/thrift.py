@@ -1,7 +1,7 @@
 """Thrift as a metastore speaks it, as naive as possible. Nothing of Freshet is used.
 
 What is written is typed: a struct is ``{field id: (type, value)}``, a list ``(element type, values)``, a map of texts a
-dictionary. What is read is plain: ``{field id: value}``.
+dictionary, one of something else ``(type, dictionary)``. What is read is plain: ``{field id: value}``.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ def packed(kind: str, value: Any) -> bytes:
         fields = (struct.pack(">bh", TYPES[of], at) + packed(of, inner) for at, (of, inner) in value.items())
         return b"".join(fields) + b"\0"
     if kind == "map":
-        pairs = b"".join(packed("str", each) for pair in value.items() for each in pair)
-        return struct.pack(">bbi", TYPES["str"], TYPES["str"], len(value)) + pairs
+        of, found = value if isinstance(value, tuple) else ("str", value)
+        pairs = b"".join(packed("str", key) + packed(of, each) for key, each in found.items())
+        return struct.pack(">bbi", TYPES["str"], TYPES[of], len(found)) + pairs
     element, values = value
     return struct.pack(">bi", TYPES[element], len(values)) + b"".join(packed(element, each) for each in values)
 

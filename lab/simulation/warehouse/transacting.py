@@ -10,9 +10,11 @@ from typing import Any, Final
 from lab.simulation.engine import Outcome
 from lab.simulation.warehouse.beginnings import Begun, ListedTable
 from lab.simulation.warehouse.changing import NAMES
-from lab.simulation.warehouse.judging import Answer, Listed
-from lab.simulation.warehouse.reading import SESSIONS, Reading
-from serving.client.answers import ListsAnswer, Objects
+from lab.simulation.warehouse.details import Details, analyzed, wanted
+from lab.simulation.warehouse.judging import Listed
+from lab.simulation.warehouse.reading import SESSIONS
+from lab.simulation.warehouse.statistics import OF_TABLE
+from serving.client.answers import ListsAnswer
 from serving.client.client import Session
 from serving.client.transactions import CatalogTransaction
 
@@ -35,7 +37,7 @@ class Begins:
     outside: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
-class Transacting(Reading):
+class Transacting(Details):
     """The ops of transactions."""
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
@@ -95,9 +97,12 @@ class Transacting(Reading):
                     get = partial(begun.client.get_partitions, db, of)
                     self.judge_partitions(begun.reader, table, listed, get, (way, more))
                 case 3:
-                    self._judge_parts(begun, table, listed, partial(begun.client.get_constraints, db, of))
+                    keys = partial(begun.client.get_constraints, db, of)
+                    self.judge_constraints(begun.reader, table, listed, keys)
                 case 4:
-                    self._judge_parts(begun, table, listed, partial(begun.client.get_statistics, db, of))
+                    which = analyzed(way) if self.analyzed is not None else OF_TABLE
+                    statistics = partial(begun.client.get_statistics, db, of, **wanted(which))
+                    self.judge_statistics(begun.reader, table, listed, statistics, which)
                 case _:
                     get_table = partial(begun.client.get_table, db, of)
                     self.judge_table(begun.reader, table, listed, get_table)
@@ -149,12 +154,3 @@ class Transacting(Reading):
         self.judge.has_written(begun.reader, ListedTable(table, table_id, text), begun.client.txns, begun.own, given)
         own = begun.own if begun.own and self.warehouse.held_by(table, begun.own) else 0
         return True, Listed(table, table_id, text, len(self.warehouse.states) - 1, own)
-
-    def _judge_parts(self, begun: Begins, table: str, listed: Listed | None, get: Callable[[], Objects]) -> None:
-        """Constraints or statistics, of which no table here has any."""
-        found = self.ask(begun.reader, f"parts of {table}", get)
-        if found is not None:
-            asked, answer = found
-            shown = f"parts of {table}: {answer.objects} with {answer.write_ids}"
-            said = Answer(shown, lambda _: True, answer.served_from, answer.freshness, answer.why)
-            self.judge_answer(begun.reader, asked, said, listed)

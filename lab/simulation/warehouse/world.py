@@ -12,11 +12,13 @@ from lab.simulation.hive.judging import RECOVERS
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.naive.judging import BY_THE_RULES
 from lab.simulation.warehouse.changing import FUNCTIONS, KINDS_OF_TABLE, NAMES, PART_WRITES, STRANGE, VALUES
+from lab.simulation.warehouse.details import ANALYZED, STALENESS_MS
 from lab.simulation.warehouse.filters import FILTERS
 from lab.simulation.warehouse.judging import RULES as JUDGED
 from lab.simulation.warehouse.metastore import CATALOG, DATABASES
 from lab.simulation.warehouse.parts import CONSUMERS, FRONT, PROCESSES, SHAPE, SHARD, SOURCE, STATES
 from lab.simulation.warehouse.reading import PATIENCE_S, SESSIONS, STALENESS_MS, WAYS
+from lab.simulation.warehouse.statistics import OF_TABLE, TOGETHER
 from lab.simulation.warehouse.transacting import WITHIN, Transacting
 from lab.simulation.whole_processes.run import CLIENT, PAUSES_S
 from lab.simulation.whole_processes.stores import Stores
@@ -48,7 +50,10 @@ FAULTS: Final = (
 OF_FUNCTIONS: Final = 2
 """From here on a catalog read is one of functions. They are `eventual`, since ALTER FUNCTION leaves no event."""
 OF_KEYS: Final = 2
-"""The read of a table that is of its constraints."""
+"""The read of a table that is of its constraints. What follows are reads of statistics."""
+OF_STATISTICS: Final = (OF_TABLE, VALUES[0], TOGETHER)
+FEW: Final = 2
+"""Of more partitions the metastore alone tells the statistics together, and of none (`parts.SMALL`)."""
 DROPS_KEPT: Final = 1
 """Tables have a few partitions, and the fold must forget drops of them."""
 SETTLES_IN_S: Final = 180.0
@@ -81,7 +86,9 @@ class WarehouseRun(Transacting):
         name, client = self.new_session()
         client.observe(SHARD, f"HiveEvent/{len(self.warehouse.log)}")
         self.judge.wrote(name)
-        missing = [(table, what) for table in self.warehouse.tables for what in range(3) if self._is_owed(table, what)]
+        reads = OF_KEYS + 1 + len(OF_STATISTICS) * (self.analyzed is not None)
+        tables = self.warehouse.tables
+        missing = [(table, what) for table in tables for what in range(reads) if self._is_owed(table, what)]
         missing += [("", what) for what in range(4)]
 
         def work() -> None:
@@ -94,6 +101,9 @@ class WarehouseRun(Transacting):
                     if not table:
                         found = self.read_catalog(name, client, what)
                         is_the_last = found is not None and self.is_the_last(found)
+                    elif what > OF_KEYS:
+                        of = OF_STATISTICS[what - OF_KEYS - 1]
+                        found = self.read_statistics(name, client, table, self.listed(table), of)
                     elif what == OF_KEYS:
                         found = self.read_constraints(name, client, table, self.listed(table))
                     elif what:
@@ -134,7 +144,10 @@ class WarehouseRun(Transacting):
             self._fail(f"refused: {', '.join(refused)}")
 
     def _is_owed(self, table: str, what: int) -> bool:
-        """Partitions and keys come from the source while no event has told of the table's write ids, and of a view."""
+        """All but tables come from the source while no event has told of the table's write ids, and of a view."""
+        together = what > OF_KEYS and OF_STATISTICS[what - OF_KEYS - 1] is TOGETHER
+        if together and not 0 < len(self.warehouse.parts[table]) <= FEW:
+            return False
         return not what or not (table in self.warehouse.untold or self._is_view(table))
 
     def _is_view(self, table: str) -> bool:
@@ -205,7 +218,13 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "disk": (1, (len(CONSUMERS),)),
 }
 """Op → (weight, fields): the ops that a history may have."""
-KINDS: Final = COMMON | RARE
+MEASURES: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+    "analyze": (4, (_NAMES, len(VALUES) + 1, 4, _TXNS)),
+    "statistics": (5, (SESSIONS, _NAMES, 4, ANALYZED, _PATIENCE)),
+}
+"""Op → (weight, fields): those of histories whose tables have statistics."""
+WITH_STATISTICS: Final = 0.3
+KINDS: Final = COMMON | RARE | MEASURES
 MOTIFS: Final = 0.4
 """The share of histories with one."""
 
@@ -284,6 +303,17 @@ def _entangles(rng: Random) -> list[Op]:
     return [*ops, ("slow", 3, 0)]
 
 
+def _with_statistics(ops: History, rng: Random) -> History:
+    """The same ops, in some histories with others among them, of tables that have statistics."""
+    if rng.random() >= WITH_STATISTICS:
+        return ops
+    ops = [(*ops[0], 1), *ops[1:]]
+    for name in rng.choices([*MEASURES], [weight for weight, _ in MEASURES.values()], k=4 + rng.randrange(7)):
+        place = rng.randrange(len(ops) // 3, len(ops) + 1)
+        ops.insert(place, (name, *(rng.randrange(bound) for bound in MEASURES[name][1])))
+    return ops
+
+
 class WarehouseWorld:
     """A metastore's live catalog, followed and answered for by whole processes."""
 
@@ -297,7 +327,7 @@ class WarehouseWorld:
         """A random history of 14 to 40 ops, which uses some kinds of ops only; most begin with a table or two."""
         share = 0.2 + 0.5 * rng.random()
         names = [*COMMON, *[name for name in RARE if rng.random() < share]]
-        ops: History = [("world", rng.randrange(1 << 16), *(int(rng.random() < 0.4) for _ in range(SHAPE - 1)))]
+        ops: History = [("world", rng.randrange(1 << 16), *(int(rng.random() < 0.4) for _ in range(SHAPE - 2)))]
         made: list[Op] = [("create", rng.randrange(_NAMES), rng.randrange(12)) for _ in range(rng.randrange(4))]
         made += [("partition", name, 4, rng.randrange(len(VALUES)), 0) for _, name, _ in made for _ in range(3)]
         if rng.random() < 0.4:
@@ -307,7 +337,7 @@ class WarehouseWorld:
             ops += rng.choice((_motif, _drops, _points, _entangles, _transacts, _transacts))(rng)
         for name in rng.choices(names, [KINDS[name][0] for name in names], k=14 + rng.randrange(27)):
             ops.append((name, *(rng.randrange(bound) for bound in KINDS[name][1])))
-        return ops
+        return _with_statistics(ops, Random(int(ops[0][1])))  # so that the other histories stay as they are
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         """Runs the ops, then the final checks. Stops at the first violation."""
