@@ -24,6 +24,8 @@ OF_REPLICAS: Final = (
 )
 FAR_BEHIND_S: Final = 8.0
 """Longer than a source waits for a replica that it reads."""
+BEHIND_MAX: Final = 3
+"""Commits that a replica may lack and be promoted."""
 STOPS_IN_S: Final = 20.0
 RESTORES_IN_S: Final = 60.0
 
@@ -158,6 +160,51 @@ class Faults(Demanding):
         self.say(f"MariaDB is restored without its last {len(self.primary.history) - kept} commits")
         self.kill_sources()
         self.primary.restore(kept)
+        self.truths[KEYSPACE].restored(self.kernel.now, kept, self.epoch)
+        self.begin_epoch()
+
+    def op_failover(self, how: int, pause: int) -> None:
+        """The replica becomes the primary, once it has caught up or as it is; or both servers are restored.
+
+        Under the conditions of `op_restore`. What was the primary is a replica from then on. If nothing is lost, it is
+        read for a while before it follows the new one; else it is made anew.
+        """
+        behind = len(self.primary.history) - len(self.replica.history)
+        if not self.reads_replica or self.replica.down or behind > BEHIND_MAX or not self.may_lose_history():
+            return
+        self.record_commits()
+        if how % 3 == 2:
+            self._restore_both()
+            return
+        self.count_fault("failover")
+        old, new, lag_s = self.primary, self.replica, self.replica.behaviour.lag_s
+        old.kill()
+        new.behaviour.lag_s = lag_s if how % 3 else 0.0
+        new.catch_up()
+        new.behaviour.lag_s = lag_s
+        kept, has_lost = len(new.history), len(new.history) < len(old.history)
+        self.say(f"the replica becomes the primary, {len(old.history) - kept} commits are lost")
+        if has_lost:
+            self.kill_sources()
+        self.exchange_servers()
+        old.start()
+        if has_lost:
+            old.restore(0)
+            old.follow(new)
+            self.truths[KEYSPACE].restored(self.kernel.now, kept, self.epoch)
+            self.begin_epoch()
+        else:
+            self.pause(pause)
+            old.follow(new)
+
+    def _restore_both(self) -> None:
+        self.count_fault("restore")
+        kept = max(len(self.primary.history) - 2, 2)
+        self.say(f"MariaDB is restored without its last {len(self.primary.history) - kept} commits, its replica anew")
+        self.kill_sources()
+        self.primary.restore(kept)
+        self.replica.restore(0)
+        self.replica.follow(self.primary)
         self.truths[KEYSPACE].restored(self.kernel.now, kept, self.epoch)
         self.begin_epoch()
 

@@ -152,7 +152,8 @@ class Installation(WholeProcesses):
         self.reads_replica = bool(replica % 2)
         self.follows_replica = self.reads_replica and bool(guarded & 32)
         servers = {PRIMARY: self.primary, REPLICA: self.replica, DEPOT: self.depot}
-        self._mariadb = mariadb_twins({(at.host, at.port): each for at, each in servers.items()}, self.kernel)
+        self._addresses = {(at.host, at.port): each for at, each in servers.items()}
+        self._mariadb = mariadb_twins(self._addresses, self.kernel)
         self.driver: Any = self._mariadb[pymysql]
         """PyMySQL, to the simulated servers."""
 
@@ -235,6 +236,15 @@ class Installation(WholeProcesses):
     def snapshots(self) -> str:
         """Where snapshots are, in a placed history."""
         return str(self.disk.root / "snapshots")
+
+    def exchange_servers(self) -> None:
+        """The replica is found at the primary's address from now on, and the primary at the replica's."""
+        old, new = self.primary, self.replica
+        new.follow(None)
+        self.primary, self.replica = new, old
+        new.behaviour, old.behaviour = old.behaviour, new.behaviour
+        self._addresses |= {(PRIMARY.host, PRIMARY.port): new, (REPLICA.host, REPLICA.port): old}
+        self.truths[KEYSPACE].server = new
 
     def record_commits(self) -> None:
         """Takes what the servers have committed since the last time into the records of what is true."""

@@ -52,6 +52,7 @@ FAULTS: Final = (
     "replica falls behind",
     "replica made anew",
     "replica set wrong",
+    "failover",
     *TABLE_FAULTS,
     *kafka_faults.FAULTS,
 )
@@ -142,6 +143,10 @@ WORKS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {"log many": (1, (len(STA
 """Op → (weight, fields): those of who works at the server, in some histories besides."""
 REPLICAS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {"replica": (1, (len(OF_REPLICAS), _PAUSE))}
 """Op → (weight, fields): what befalls a replica at which the source reads the binlog."""
+FAILOVERS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {"failover": (1, (3, _PAUSE))}
+"""Op → (weight, fields): those of histories in which a replica is promoted, or restored with its primary."""
+WITH_FAILOVERS: Final = 0.3
+"""Of those that have a replica."""
 WITH_GUARDS: Final = 0.25
 WITH_LOGS: Final = 0.2
 WITH_LETTERS: Final = 0.2
@@ -154,8 +159,8 @@ WITH_RANGES: Final = 0.4
 WITH_APPLICATIONS: Final = 0.35
 """The share of those histories."""
 KINDS: Final = (
-    COMMON | RARE | RANGES | FOLLOWS | LOGS | APPLIES | OPERATES | kafka_faults.LETTERS | GUARDED | WORKS | REPLICAS
-)
+    COMMON | RARE | RANGES | FOLLOWS | LOGS | APPLIES | OPERATES | GUARDED | WORKS | REPLICAS | FAILOVERS
+) | kafka_faults.LETTERS
 MOTIFS: Final = 0.33
 """The share of histories with one."""
 
@@ -246,6 +251,7 @@ def _with_more(ops: History, rng: Random) -> History:
         (GUARDED, WITH_GUARDS),
         (WORKS, WITH_WORK),
         (REPLICAS, WITH_REPLICAS * has_replica),
+        (FAILOVERS, WITH_FAILOVERS * has_replica),
     )
     for more, share in among:
         if rng.random() < share:

@@ -38,6 +38,15 @@ from stream.sources.mariadb.replicas.following import FollowingSource
 
 REPLICAS: Final = (
     installation(
+        "earlier_primary_is_forgotten",
+        "of each domain a server counts as its history only what the server that wrote last has written",
+        Replace(
+            mariadb_position.by_domain_and_server,
+            "found[domain, server] = sequence",
+            "found = {each: n for each, n in found.items() if each[0] != domain} | {(domain, server): sequence}",
+        ),
+    ),
+    installation(
         "replica_answers_for_its_server",
         "what a replica has is said to be all that its server had when it was asked for the time",
         Replace(

@@ -17,7 +17,7 @@ from lab.simulation.warehouse.filters import FILTERS
 from lab.simulation.warehouse.judging import RULES as JUDGED
 from lab.simulation.warehouse.metastore import CATALOG, DATABASES
 from lab.simulation.warehouse.parts import CONSUMERS, FRONT, PROCESSES, SHAPE, SHARD, SOURCE, STATES
-from lab.simulation.warehouse.reading import PATIENCE_S, SESSIONS, STALENESS_MS, WAYS
+from lab.simulation.warehouse.reading import PATIENCE_S, SESSIONS, WAYS
 from lab.simulation.warehouse.statistics import OF_TABLE, TOGETHER
 from lab.simulation.warehouse.transacting import WITHIN, Transacting
 from lab.simulation.whole_processes.run import CLIENT, PAUSES_S
