@@ -8,7 +8,7 @@ from typing import Final
 from lab.simulation.installation.demanding import Demanding
 from lab.simulation.installation.parts import CONSUMERS, PROCESSES, SOURCES
 from lab.simulation.installation.writing import KEYSPACE
-from lab.simulation.mariadb.server import Break
+from lab.simulation.mariadb.server import Break, SimulatedServer
 from lab.simulation.whole_processes.run import CLIENT
 
 PLACES: Final = ("before", "after", "middle")
@@ -169,19 +169,22 @@ class Faults(Demanding):
         Under the conditions of `op_restore`. What was the primary is a replica from then on. If nothing is lost, it is
         read for a while before it follows the new one; else it is made anew.
         """
+        self.replica.catch_up()
         behind = len(self.primary.history) - len(self.replica.history)
-        if not self.reads_replica or self.replica.down or behind > BEHIND_MAX or not self.may_lose_history():
+        is_ready = not self.replica.down and behind <= BEHIND_MAX and len(self.replica.history) >= 2  # it has the table
+        if not self.reads_replica or not is_ready or not self.may_lose_history():
             return
         self.record_commits()
         if how % 3 == 2:
             self._restore_both()
             return
         self.count_fault("failover")
-        old, new, lag_s = self.primary, self.replica, self.replica.behaviour.lag_s
+        old, new = self.primary, self.replica
         old.kill()
-        new.behaviour.lag_s = lag_s if how % 3 else 0.0
-        new.catch_up()
-        new.behaviour.lag_s = lag_s
+        if how % 3:
+            new.catch_up()
+        else:
+            _catch_up_at_once(new)
         kept, has_lost = len(new.history), len(new.history) < len(old.history)
         self.say(f"the replica becomes the primary, {len(old.history) - kept} commits are lost")
         if has_lost:
@@ -189,8 +192,7 @@ class Faults(Demanding):
         self.exchange_servers()
         old.start()
         if has_lost:
-            old.restore(0)
-            old.follow(new)
+            _copy(new, old)
             self.truths[KEYSPACE].restored(self.kernel.now, kept, self.epoch)
             self.begin_epoch()
         else:
@@ -203,8 +205,7 @@ class Faults(Demanding):
         self.say(f"MariaDB is restored without its last {len(self.primary.history) - kept} commits, its replica anew")
         self.kill_sources()
         self.primary.restore(kept)
-        self.replica.restore(0)
-        self.replica.follow(self.primary)
+        _copy(self.primary, self.replica)
         self.truths[KEYSPACE].restored(self.kernel.now, kept, self.epoch)
         self.begin_epoch()
 
@@ -249,3 +250,16 @@ class Faults(Demanding):
         elif damaged := self.disk.damage(name):
             self.count_fault("damage")
             self.say(f"a bit of {damaged} flips")
+
+
+def _catch_up_at_once(server: SimulatedServer) -> None:
+    lag_s, server.behaviour.lag_s = server.behaviour.lag_s, 0.0
+    server.catch_up()
+    server.behaviour.lag_s = lag_s
+
+
+def _copy(source: SimulatedServer, server: SimulatedServer) -> None:
+    """A replica is made of a backup of now."""
+    server.restore(0)
+    server.follow(source)
+    _catch_up_at_once(server)
