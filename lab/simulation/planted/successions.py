@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from lab.simulation.planted.planting import Replace, Return, leave_out, successions
+from lab.simulation.planted.planting import Replace, Return, leave_out, never, successions
 from stream.publish.handover import (
     _not_begun,
     as_told,
     begins_at,
     take_over,
 )
+from tokens import decision
 
 BUGS: Final = (
     successions(
@@ -41,5 +42,10 @@ BUGS: Final = (
         "told_again_with_images",
         "a successor tells what one of its ancestors has told with the images that the rows had then",
         Return(as_told, "txn"),
+    ),
+    successions(
+        "ancestors_demand_nothing",
+        "what a session has seen in a shard before it was split is not demanded of those that succeed it",
+        never(decision._judge_vector, "shard in tag.ancestors"),
     ),
 )
