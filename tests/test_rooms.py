@@ -71,6 +71,7 @@ CALLED_BY_LIBRARIES: Final = {
 CALLED_BY_NAME: Final = {
     ("lab/simulation", "op_"): "an op of a history names its method",
     ("lab/simulation/warehouse/serving.py", "call_"): "a call of the product names its method",
+    ("lab/simulation/warehouse/statistics.py", "call_"): "the same",
     ("lab/faults/failing_disk.py", "_"): "a request of the kernel names its method",
     ("lab/simulation/kafka/", "delete_"): "as confluent_kafka's, for scripts that run on a real Kafka too",
     ("lab/simulation/kafka/", "abort_transaction"): "as confluent_kafka's, for scripts that run on a real Kafka too",
