@@ -264,7 +264,8 @@ class ShardPlace(msgspec.Struct, frozen=True):
 class LocationAnswer(msgspec.Struct):
     """The owner of a partition. ``address`` is the host:port of its owner protocol.
 
-    ``shards``: the epochs are the highest that the owner or the request's token names.
+    ``shards``: the epochs are the highest that the owner or the request's token names; while the owner is away, those
+    that the front has heard of.
     """
 
     served_from: ServedFrom

@@ -246,7 +246,7 @@ class Locations:
 
     async def _carry_out(self) -> None:
         """Begins batches as the limits allow, until nothing is queued."""
-        while True:
+        while not self._closed:  # `asyncio.wait_for` loses a cancellation that comes with what it waited for
             now = self.clock()
             batch = self.cache.next_batch(now)
             if batch is not None:

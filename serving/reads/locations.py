@@ -21,7 +21,7 @@ from serving.locations.errors import LocationError
 from serving.locations.places import FOREVER, NEVER, Key, Kind, Location, Origin, Replica
 from serving.locations.refreshing import ROOT, ROOT_S, Locations
 from serving.reads.owners import OwnerAway, Owners
-from serving.reads.spaces import RowSpace, TableSpace, learn_watermarks
+from serving.reads.spaces import RowSpace, TableSpace, epochs_of, learn_watermarks
 from stream.access.networks import Network, leads_within
 from tokens import Vector
 
@@ -63,14 +63,16 @@ class LocationReads:
     def of(self, spaces: Mapping[str, RowSpace | TableSpace]) -> LocationReads:
         """The same for other keyspaces."""
         found = LocationReads(self._owners, self._locations, spaces, self._networks)
+        found._last = self._last
         found.listens_at(self._address)
         return found
 
     async def read(self, keyspace: str, partition: int, seen: Vector, wait_ms: int = 0) -> LocationAnswer:
         """The owner of a partition. Raises `ReadError` ``unknown_keyspace``, ``no_owner``.
 
-        ``seen``: what the session has seen. It may know of a newer epoch than the owner. ``wait_ms``: how long to wait
-        until there is an owner.
+        While the owner is away, the epochs are those that the front knows or another owner names: sessions need no
+        more. ``seen``: what the session has seen. It may know of a newer epoch than the owner. ``wait_ms``: how long to
+        wait until there is an owner.
         """
         space = self._space_of(keyspace, partition)
         key = Key(keyspace, partition)
@@ -81,22 +83,20 @@ class LocationReads:
             except LocationError as unknown:
                 raise OwnerAway(f"{unknown}; waited {wait_ms} ms") from unknown
         why = "the owner, as it announced itself; the token is the partition's watermark"
+        epochs: Mapping[str, int] = {}
         try:
             token = await self._owners.ask(
                 keyspace, partition, lambda client: learn_watermarks(client, space, partition)
             )
             self._last[keyspace, partition] = token
         except OwnerAway as away:
-            known = self._last.get((keyspace, partition))
-            if known is None:
+            last, epochs = self._last.get((keyspace, partition)), await epochs_of(self._owners, space)
+            if last is None and not epochs:
                 raise
-            token, why = known, f"{away}; the token is the last known watermark"
+            token = last or str(Vector())
+            why = f"{away}; {'only epochs are known' if last is None else 'the token is the last known watermark'}"
         address = self._owners.address_of(keyspace, partition) or ""
-        shards = {}
-        for shard, folded in Vector.parse(token).items():
-            sent = seen.get(shard)
-            epoch, position = sent if sent is not None and sent.epoch > folded.epoch else folded
-            shards[shard] = ShardPlace(epoch, str(position))
+        shards = _places(token, epochs, seen)
         return LocationAnswer("cache", "eventual", why, token, keyspace, partition, address, shards)
 
     async def locate(self, entity: Entity, keyspace: str, partition: int, *, force: bool = False) -> LocationsAnswer:
@@ -201,6 +201,18 @@ class LocationReads:
         version = location.version
         of = version.epoch, version.term, leader.instance, leader.zone
         return PlaceAnswer(key.keyspace, key.partition, str(key.kind), leader.address, *of, followers, why)
+
+
+def _places(token: str, epochs: Mapping[str, int], seen: Vector) -> dict[str, ShardPlace]:
+    """Of each shard in the watermarks ``token`` or ``epochs`` its newest epoch, also if only the session has it."""
+    places = {shard: ShardPlace(epoch, "") for shard, epoch in epochs.items()}
+    for shard, (epoch, position) in Vector.parse(token).items():
+        if epoch >= epochs.get(shard, epoch):
+            places[shard] = ShardPlace(epoch, str(position))
+    for shard, (epoch, position) in seen.items():
+        if shard in places and epoch > places[shard].epoch:
+            places[shard] = ShardPlace(epoch, str(position))
+    return places
 
 
 def explain(cache: LocationCache, key: Key, now: float) -> str:

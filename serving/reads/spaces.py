@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -170,6 +170,17 @@ async def epoch_of(owners: Owners, space: RowSpace | TableSpace, shard: str) -> 
     else:
         await _ask_until(owners, space, lambda: shard in epochs.known)
     return epochs.known.get(shard)
+
+
+async def epochs_of(owners: Owners, space: RowSpace | TableSpace) -> Mapping[str, int]:
+    """As `epoch_of`, of each shard of the keyspace that is known or that an owner names."""
+    sources = space.all_sources if isinstance(space, RowSpace) else [space.source] if space.source is not None else []
+    wanted, known = {each.shard for each in sources}, space.epochs.known
+    if known and wanted <= known.keys():
+        await _confirmed(owners, space)
+    else:
+        await _ask_until(owners, space, lambda: bool(known) and wanted <= known.keys())
+    return known
 
 
 async def _confirmed(owners: Owners, space: RowSpace | TableSpace) -> None:

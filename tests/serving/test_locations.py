@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
+from serving.client.answers import ShardPlace
 from serving.errors import ReadError
 from serving.locations.cache import REMEMBERED_S
+from serving.locations.places import Replica
 from serving.reads.locations import LocationReads
 from serving.reads.owners import Owners
 from serving.reads.spaces import RowSpace
@@ -21,8 +25,16 @@ def reads_of(owners: Owners, partitions: int) -> LocationReads:
     return LocationReads(owners, owners._locations, {"shop": RowSpace("shop", Layout(partitions))})
 
 
+async def closing(locations: LocationReads, story: Coroutine[Any, Any, None]) -> None:
+    """Runs a test's story, and closes the owners."""
+    try:
+        await story
+    finally:
+        await locations._owners.close()
+
+
 def test_an_owner_that_is_away_is_answered_for_by_its_last_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session learns the epochs all the same; before the first answer nobody can tell it."""
+    """A session learns the epochs all the same."""
     owner = FakeOwner(watermarks=seen("shop/0", "0-1-5", epoch=2))
     network = Network(monkeypatch, {"a:1": owner})
     locations = reads_of(network.owners(pause_s=0.0), 2)
@@ -44,7 +56,6 @@ def test_an_owner_that_is_away_is_answered_for_by_its_last_watermark(monkeypatch
         network.announced[0] = []
         assert (await locations.read("shop", 0, Vector())).token == found.token
         for keyspace, partition, code in (
-            ("shop", 1, "no_owner"),
             ("shop", 2, "unknown_path"),
             ("x", 0, "unknown_keyspace"),
         ):
@@ -54,7 +65,59 @@ def test_an_owner_that_is_away_is_answered_for_by_its_last_watermark(monkeypatch
         with pytest.raises(ReadError):
             await locations.read("shop", -1, Vector())
 
-    asyncio.run(run())
+    asyncio.run(closing(locations, run()))
+
+
+def test_before_anybody_has_named_an_epoch_there_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer without an epoch would tell a session that its shard does not exist, which is final."""
+    network = Network(monkeypatch, {"a:1": FakeOwner(failure=AWAY)})
+    locations = reads_of(network.owners(), 1)
+
+    async def run() -> None:
+        with pytest.raises(ReadError) as caught:
+            await locations.read("shop", 0, Vector())
+        assert caught.value.code == "no_owner"
+
+    asyncio.run(closing(locations, run()))
+
+
+@pytest.mark.parametrize("answers", ["b:1", "f:1", ""])
+def test_of_a_partition_without_an_owner_the_epochs_are_told(monkeypatch: pytest.MonkeyPatch, answers: str) -> None:
+    """Another partition's owner names them, a follower, or the front has heard of them: no session waits for one."""
+    at_address = {
+        address: FakeOwner(watermarks=seen("shop/0", "0-1-5", epoch=2), failure=AWAY if address != answers else None)
+        for address in ("a:1", "b:1", "f:1")
+    }
+    network = Network(monkeypatch, at_address)
+    network.announced = {0: ["a:1"], 1: ["b:1"]}
+    locations = reads_of(network.owners(followers=[Replica("f:1")]), 2)
+    if not answers:
+        locations._spaces["shop"].epochs.learn("shop/0", 2)
+
+    async def run() -> None:
+        found = await locations.read("shop", 0, Vector())
+        assert (found.token, found.address) == (str(Vector()), "a:1")
+        assert found.shards == {"shop/0": ShardPlace(2, "")}
+        assert found.why == "it does not answer; only epochs are known"
+
+    asyncio.run(closing(locations, run()))
+
+
+def test_a_newer_epoch_goes_before_the_last_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another owner has folded it since: what a session has written is of it. Callers share what is known."""
+    owners = {"a:1": FakeOwner(watermarks=seen("shop/0", "0-1-5")), "b:1": FakeOwner()}
+    network = Network(monkeypatch, owners)
+    network.announced = {0: ["a:1"], 1: ["b:1"]}
+    locations = reads_of(network.owners(), 2)
+
+    async def run() -> None:
+        found = await locations.read("shop", 0, Vector())
+        owners["a:1"].failure, owners["b:1"].watermarks = AWAY, str(seen("shop/0", "0-1-6", epoch=2))
+        later = await locations.of(locations._spaces).read("shop", 0, Vector())
+        assert later.token == found.token
+        assert later.shards == {"shop/0": ShardPlace(2, "")}
+
+    asyncio.run(closing(locations, run()))
 
 
 def test_an_owner_that_nobody_remembers_has_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,4 +134,4 @@ def test_an_owner_that_nobody_remembers_has_no_address(monkeypatch: pytest.Monke
         later = await locations.read("shop", 0, Vector())
         assert (later.token, later.address) == (found.token, "")
 
-    asyncio.run(run())
+    asyncio.run(closing(locations, run()))
