@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,10 +17,16 @@ from serving.errors import ReadError
 from serving.http.admission.callers import Callers, Meter, metering
 from serving.http.limits import SOURCE_COST, CallerLimits
 from serving.http.streaming import voided as voided_rows
+from serving.http.streaming.routes import _chunks
 from serving.http.streaming.voided import AT_ONCE, VoidedRows
 from serving.reads.demands import RequestedRow
-from serving.streams.encoding import ReadRow
-from tests.serving.test_stream_encoding import transaction
+from serving.streams.choice import Choice
+from serving.streams.encoding import Encoder, ReadRow
+from stream.changes.checkpoint import Checkpoint, Place
+from stream.changes.items import RowEvent, Transaction, Watermark
+from stream.wire.events import VOID
+from stream.wire.keys import Layout
+from tests.serving.test_stream_encoding import CHECKPOINT, transaction
 
 BURST = 1_000.0
 FROM_SOURCE, FROM_CACHE = (
@@ -138,3 +145,39 @@ def test_of_a_transaction_of_large_rows_only_so_much_is_read(
 def test_a_row_that_is_not_proved_for_the_event_stays_void(freshness: FreshnessName) -> None:
     """It may be of before the event, which would be told as what came of it."""
     assert read(Rows([RowAnswer("cache", freshness, "why", "", False, msgspec.Raw(b"null"))]), 3)[0] == 0
+
+
+class Slow(Rows):
+    """The first part is answered, and the others never."""
+
+    async def read_many(self, *asked: Any) -> list[RawRowAnswer | ReadError]:
+        if self.parts:
+            await asyncio.Event().wait()
+        return await super().read_many(*asked)
+
+
+class Backlog:
+    """A batch of two transactions with a row that changed to what the log has not."""
+
+    def __init__(self) -> None:
+        void = RowEvent(1, b"shop.t\0[1]", VOID, b"")
+        self.items = [replace(transaction(b"[1]", b""), place=Place(1, at), events=[void]) for at in (1, 2)]
+        self.watermark, self.has_ended = Watermark({}, CHECKPOINT, (1,)), False
+
+    async def batches(self, _: float) -> AsyncIterator[list[tuple[Transaction, Checkpoint]]]:
+        yield [(each, each.checkpoint) for each in self.items]
+
+
+def test_a_transaction_does_not_wait_for_what_is_read_for_those_behind_it() -> None:
+    """A batch of them, a few seconds each, is more silence than a client bears: it would begin there again for good."""
+    nothing: Any = None
+    voided = VoidedRows(cast("Any", Slow([FROM_SOURCE])), nothing, nothing, wait_ms=0)
+    encoder = Encoder(Choice(include_rows=True, reads_void=True), Layout(1), {})
+
+    async def story() -> None:
+        chunks = _chunks(nothing, nothing, cast("Any", Backlog()), encoder, 60.0, None, voided)
+        told = [await asyncio.wait_for(anext(chunks), 5) for _ in range(2)]
+        assert [b'"kind":"transaction"' in each for each in told] == [False, True]
+        await chunks.aclose()
+
+    asyncio.run(story())

@@ -19,7 +19,7 @@ from serving.streams.reading import Reading
 from stream.changes.items import Item, Transaction
 
 CHUNK_BYTES: Final = 64 * 1024
-"""Encoded events are sent when they are this large together, or when no more are there."""
+"""Encoded events are sent when they are this large together, when rows were read for one, or when no more are there."""
 
 
 async def get_stream(front: Front, parameters: StreamParameters, _: None) -> Streaming:
@@ -58,11 +58,13 @@ async def _chunks(
             if learns is not None:
                 await _learn_prefixes(front, space, [item for item, _ in batch], learns)
             for item, checkpoint in batch:
-                read = NONE_READ
+                read, keys = NONE_READ, list[bytes]()
                 if voided is not None and isinstance(item, Transaction):
-                    read = await voided.read(item, encoder.void_rows(item))
+                    keys = encoder.void_rows(item)
+                    read = await voided.read(item, keys)
                 held += encoder.item(item, checkpoint, read)
-                if len(held) >= CHUNK_BYTES:
+                # Reading may have taken seconds, and a batch of such would be silence for minutes.
+                if len(held) >= CHUNK_BYTES or keys:
                     yield bytes(held)
                     held.clear()
             # Not at the end's own place: who goes on there is told of no end.
