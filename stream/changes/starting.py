@@ -152,13 +152,14 @@ def _start_at(log: _Log, keyspace: str, second: int) -> Start:
 def start_after(kafka: KafkaCluster, keyspace: str, topic: Topic, vector: Vector) -> Start:
     """After the positions of ``vector``; of shards that it does not name, from about the same time.
 
-    Raises `StreamTooOld` if some of it is no longer in the topic.
+    Raises `StreamTooOld` if some of it is no longer in the topic, `CheckpointError` if it is of an epoch that is not.
     """
     wanted = {shard: AfterPosition(*component) for shard, component in vector.items() if _is_of(shard, keyspace)}
     if not wanted:
         raise CheckpointError(f"the token names no shard of keyspace {keyspace}", hint="or start from now")
     log = _Log(kafka, topic, {})
     seen, checkpoint = _back_to_markers(log, keyspace, _search(log, wanted))
+    _require_begun(log, keyspace, wanted, seen)
     for shard, skip in wanted.items():
         _require_kept(log, shard, skip, seen.markers.get(shard, {}))
     return Start(checkpoint, skips=wanted)
@@ -291,6 +292,24 @@ def _is_before(found: Mapping[str, _At], wanted: Mapping[str, AfterPosition]) ->
         if marker is None or skip.is_reached(marker.place, marker.position, 0):
             return False
     return True
+
+
+def _require_begun(log: _Log, keyspace: str, wanted: Mapping[str, AfterPosition], seen: _Seen) -> None:
+    """Raises `CheckpointError` if the topic has a shard only in older epochs than a position is of.
+
+    All that follows would lie before the position. An epoch that anybody can name has begun with a marker.
+    """
+    found = seen.bases()
+    if all(shard in found and found[shard].epoch >= skip.epoch for shard, skip in wanted.items()):
+        return
+    last = _back_to_markers(log, keyspace, log.ends(log.partitions))[0].bases()
+    for shard, skip in wanted.items():
+        if shard in last and last[shard].epoch < skip.epoch:
+            raise CheckpointError(
+                f"the token is of epoch {skip.epoch} of {shard}, and {log.topic.name} ends in {last[shard].epoch}",
+                hint="it is of another installation, or Kafka lost the epoch: read anew, and start from now",
+                code="checkpoint_lost",
+            )
 
 
 def _require_kept(log: _Log, shard: str, skip: AfterPosition, before: Mapping[int, _At]) -> None:

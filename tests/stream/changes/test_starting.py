@@ -187,6 +187,33 @@ def test_a_token_of_several_keyspaces_begins_a_stream_of_each(monkeypatch: pytes
         start_after(log.kafka, "other", log.topic, token)
 
 
+@pytest.mark.parametrize("said_at", [(0, 10), (10, 99)])
+def test_a_token_of_an_epoch_that_never_was_begins_no_stream(
+    said_at: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that follows would be left out for good, without a word. A position of the last epoch may be yet to come."""
+    log = Markers([("shop/0", marker(8, epoch)._replace(offset=at)) for epoch, at in zip((4, 5), said_at, strict=True)])
+    monkeypatch.setattr("stream.changes.starting._Log", lambda *_: log)
+
+    def begin(epoch: int) -> Mapping[str, Any]:
+        token = Vector({"shop/0": (epoch, Position.parse("MariaDB/0-1-99"))})
+        return start_after(log.kafka, "shop", log.topic, token).skips
+
+    assert set(begin(5)) == {"shop/0"}
+    with pytest.raises(CheckpointError) as refused:
+        begin(6)
+    assert refused.value.code == "checkpoint_lost"
+
+
+def test_an_epoch_that_begins_behind_the_place_of_a_stream_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Markers before the beginning are of the epoch before; the token's own has come since."""
+    monkeypatch.setattr("stream.changes.starting.WINDOW_RECORDS", 4)
+    log = Markers([("shop/0", marker(8, epoch)._replace(offset=at)) for at in range(100) for epoch in [4 + (at > 60)]])
+    monkeypatch.setattr("stream.changes.starting._Log", lambda *_: log)
+    start = start_after(log.kafka, "shop", log.topic, Vector({"shop/0": (5, Position.parse("MariaDB/0-1-8"))}))
+    assert start.checkpoint.places == {"shop/0": Place(4, 8)}
+
+
 def test_a_shard_whose_name_says_no_keyspace_may_be_of_any(monkeypatch: pytest.MonkeyPatch) -> None:
     """A token that names it begins a stream where the topic has it."""
     log = Markers([("bare", marker(8))])
