@@ -124,6 +124,8 @@ class Route(Generic[P, B]):
             for name, header in self.headers.items():
                 if not getattr(parameters, name) and (value := header_of(scope, header)):
                     setattr(parameters, name, value)
+            if self.is_file and scope["method"] == "HEAD":
+                parameters.range = ""  # RFC 9110, 14.2: only GET has ranges
         body: Any = None
         if self.body is not None:
             body = body_of(self.body, await read_body(scope, receive, front.limits.body_bytes_max))
