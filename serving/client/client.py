@@ -27,7 +27,7 @@ from .privileges.plans import PrivilegeState
 from .retries import RETRIES, Retries
 from .routing.attempts import QUESTION_S, attempts
 from .sending.credentials import RENEWALS_MAX, Bearer, Tls, Token
-from .sending.requests import arguments, homes, is_away, may_be_busy, options, unreachable
+from .sending.requests import arguments, homes, is_away, is_cut, may_be_busy, options, unreachable
 from .sending.running import blocking
 from .session import Consistency, Plan, SessionState
 from .streaming import Following, Lines, StreamEvent, stream_request
@@ -188,7 +188,7 @@ class FreshetClient:
         for attempt in attempts(self._router.order(request.place), request, self._timeout, slow):
             chosen = arguments(attempt.url, request, self._bearer)
             try:
-                response = self._http.request(**chosen, timeout=attempt.timeout_s)
+                response = self._twice(chosen, attempt.timeout_s)
                 if attempt.is_last or not wire.is_of_a_proxy(response.status_code, response.content):
                     return response
                 self._router.failed(attempt.url, request.place)
@@ -200,6 +200,17 @@ class FreshetClient:
                 if may_be_busy(error):
                     slow.append(attempt.url)
         raise AssertionError("the last attempt returns or raises")
+
+    def _twice(self, chosen: dict[str, Any], timeout_s: float) -> httpx2.Response:
+        """A front's response; if the connection ends before it, to the same request on another one."""
+        import httpx2
+
+        try:
+            return self._http.request(**chosen, timeout=timeout_s)
+        except httpx2.HTTPError as error:
+            if not is_cut(error):
+                raise
+        return self._http.request(**chosen, timeout=timeout_s)
 
     def _ask(self, question: Question) -> None:
         import httpx2

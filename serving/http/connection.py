@@ -100,13 +100,18 @@ class BoundedConnection(HttpToolsProtocol):
             self._address = None
 
     def _watch(self) -> None:
-        """Closes a connection that has no request under way and has sent none since the last look."""
+        """Closes a connection that has no request under way and has sent none since the last look.
+
+        One that waits for its next request is uvicorn's to close, without a word: who sends that meanwhile would take
+        a refusal for its answer.
+        """
         if self._is_lost:
             return
         if self.transport.is_closing():
             self._watch_closing()
             return
-        if self._heads == self._heads_seen and (self.cycle is None or self.cycle.response_complete):
+        is_silent = self._heads == self._heads_seen and self.timeout_keep_alive_task is None
+        if is_silent and (self.cycle is None or self.cycle.response_complete):
             self._refuse("request_timeout", f"no complete request within {self.config.head_timeout_s:g} s")
             self._left = self.transport.get_write_buffer_size()
             self.loop.call_later(self.config.head_timeout_s, self._watch)

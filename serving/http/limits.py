@@ -8,7 +8,10 @@ from typing import Final
 HEAD_BYTES_MAX: Final = 128 << 10
 """Of request line and headers, and of a chunked body's trailers. One more read of the socket may be held."""
 HEAD_TIMEOUT_S: Final = 30.0
-"""For a request's head, from the connection or the last answer on; and for a reader to take what an answer left."""
+"""For a request's head, from the connection or its first byte on; and for a reader to take what an answer left."""
+KEEP_ALIVE_S: Final = 75
+"""For the next request to begin, after an answer. Longer than clients and load balancers keep idle connections (mostly
+60 s at most): else they send a request on one that is just being closed."""
 BATCH_COMPONENTS_MAX: Final = 100_000
 """Elements of a batch, times the shards in its token: each element's answer has a token, which is as long."""
 PIPELINED_MAX: Final = 16

@@ -17,7 +17,7 @@ from serving.http.admission.handshake import open_connection
 from serving.http.app import make_app
 from serving.http.connection import FrontConfig
 from serving.http.front import Front
-from serving.http.limits import ConnectionLimits
+from serving.http.limits import KEEP_ALIVE_S, ConnectionLimits
 from stream.access.certificates import Certificates
 from stream.access.grants import Access
 from stream.access.listening import check_listener
@@ -128,6 +128,7 @@ def make_server(
         date_header=False,
         proxy_headers=False,  # a caller could say what it likes of its address
         lifespan="on",
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
     )
     config.secured = files.server()

@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 from serving.http.admission.handshake import open_connection
 from serving.http.connection import BoundedConnection, FrontConfig
 from serving.http.front import make_front
-from serving.http.limits import HEAD_BYTES_MAX, HEAD_TIMEOUT_S, PIPELINED_MAX
+from serving.http.limits import HEAD_BYTES_MAX, HEAD_TIMEOUT_S, KEEP_ALIVE_S, PIPELINED_MAX
 from serving.http.server import make_server
 from serving.locations.refreshing import Locations
 from stream.access.certificates import Certificates
@@ -32,14 +32,19 @@ HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 """The first bytes of TLS."""
 
 
-def at_a_front(files: Certificates | None, use: Callable[[int], Awaitable[None]], head_timeout_s: float) -> None:
+def at_a_front(
+    files: Certificates | None,
+    use: Callable[[int], Awaitable[None]],
+    head_timeout_s: float,
+    keep_alive_s: Any = KEEP_ALIVE_S,  # uvicorn says whole seconds, and takes any
+) -> None:
     """Runs ``use`` beside a front at a port; afterwards no connection has a place."""
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
         config = make_server(make_front([], Locations()), "127.0.0.1", 0, files).config
         assert isinstance(config, FrontConfig)
-        config.head_timeout_s = head_timeout_s
+        config.head_timeout_s, config.timeout_keep_alive = head_timeout_s, keep_alive_s
         config.load()
         state = {"server_state": ServerState(), "app_state": {}, "_loop": loop}
         server = await loop.create_server(lambda: open_connection(config, **state), "127.0.0.1", 0)
@@ -240,18 +245,35 @@ def watched(transport: object, told: list[str]) -> Any:
     """A connection that has had a request; ``told``: when it will be looked at again."""
     connection: Any = BoundedConnection.__new__(BoundedConnection)
     connection._is_lost, connection._heads, connection._heads_seen, connection._left = False, 2, 1, None
-    connection.transport = transport
+    connection.transport, connection.timeout_keep_alive_task = transport, None
     connection.loop = SimpleNamespace(call_later=lambda *_: told.append("looked at again"))
     connection.config = SimpleNamespace(head_timeout_s=SHORT_S)
     return connection
 
 
 def test_a_connection_that_was_answered_and_says_no_more_ends_in_time() -> None:
-    """Else whoever asks once holds its place for ever."""
+    """Else whoever asks once holds its place for ever. It ends without a word: nothing was asked."""
 
     async def use(port: int) -> None:
         answer = await said(port, HEALTH.replace(b"Connection: close\r\n", b""))
-        assert b'{"status":"ok"}' in answer
-        assert b'"request_timeout"' in answer
+        assert answer.endswith(b'{"status":"ok"}')
+
+    at_a_front(None, use, SHORT_S, keep_alive_s=3 * SHORT_S)
+
+
+def test_a_connection_is_kept_for_longer_than_those_who_use_it_keep_it() -> None:
+    """Who sends a request on one that is just being closed takes the front for dead: httpx keeps one for 5 s."""
+
+    async def use(port: int) -> None:
+        assert make_server(make_front([], Locations()), "127.0.0.1", 0).config.timeout_keep_alive > 60
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(2):
+            writer.write(HEALTH.replace(b"Connection: close\r\n", b""))
+            await reader.readuntil(b'{"status":"ok"}')
+            with pytest.raises(TimeoutError):  # of three looks at the connection none ends it
+                await asyncio.wait_for(reader.read(1), 3 * SHORT_S)
+        writer.write(HEALTH[:20])
+        assert b'"request_timeout"' in await reader.read()
+        writer.close()
 
     at_a_front(None, use, SHORT_S)

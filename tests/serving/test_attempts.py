@@ -21,16 +21,19 @@ BOTH = pytest.mark.parametrize("kind", ["blocking", "asyncio"])
 class Fronts:
     """Fronts that need ``takes_s`` for an answer. ``off``: to which no connection comes; ``silent``: a connection of
     before is still open there; ``crowded``: how many requests find no free connection in the client, before others;
-    ``asked``: name and time of each request."""
+    ``cuts``: what the next ones meet; ``asked``: name and time of each request."""
 
     def __init__(self, takes_s: float = 0.0, off: Sequence[str] = (), silent: Sequence[str] = ()) -> None:
         self.takes_s, self.off, self.silent = takes_s, off, silent
         self.crowded = 0
+        self.cuts: list[httpx2.HTTPError] = []
         self.asked: list[tuple[str, float]] = []
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
         name, time_s = request.url.host, request.extensions["timeout"]["read"]
         self.asked.append((name, time_s))
+        if self.cuts:
+            raise self.cuts.pop()
         if self.crowded:
             self.crowded -= 1
             raise httpx2.PoolTimeout("")
@@ -132,6 +135,19 @@ def test_a_front_that_was_not_asked_for_want_of_a_connection_is_not_away(kind: s
         asyncio.run(asynchronous())
     asked = [name for name, _ in fronts.asked]
     assert asked == [*["one"] * 3, *["one", "other", "one", "one"] * 2]
+
+
+@BOTH
+@pytest.mark.parametrize("cut", [httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError])
+def test_a_connection_that_ends_under_a_request_is_not_the_fronts_end(kind: str, cut: type[httpx2.HTTPError]) -> None:
+    """It was kept, and the front closed it as the request was on its way. One that ends each of them is away."""
+    fronts = Fronts()
+    fronts.cuts = [cut("")]
+    assert send(kind, fronts, ["one", "other"]) == 200
+    assert [name for name, _ in fronts.asked] == ["one", "one"]
+    fronts.cuts = [cut("")] * 2
+    assert send(kind, fronts, ["one", "other"]) == 200
+    assert [name for name, _ in fronts.asked][2:] == ["one", "one", "other"]
 
 
 def test_a_request_that_finds_no_free_connection_says_so() -> None:

@@ -61,6 +61,13 @@ def is_away(error: httpx2.HTTPError) -> bool:
     return not isinstance(error, httpx2.PoolTimeout)
 
 
+def is_cut(error: httpx2.HTTPError) -> bool:
+    """Whether the connection ended under a request: mostly one that was kept, and that the front just closes."""
+    import httpx2
+
+    return isinstance(error, httpx2.RemoteProtocolError | httpx2.ReadError | httpx2.WriteError)
+
+
 def may_be_busy(error: httpx2.HTTPError) -> bool:
     """Whether a front has only taken too long. One to which no connection comes in that time may be switched off."""
     import httpx2
