@@ -179,8 +179,9 @@ class Waiting:
         return None if found is None else found.rebuilt
 
     def keep(self, place: Given, rebuilt: StoreError | None) -> None:
-        """The store is being made. ``rebuilt``: why anew."""
-        self._waits[place] = _Wait(rebuilt)
+        """The store is being made. ``rebuilt``: why anew. Failures before that count on until it is open."""
+        each = self._waits.setdefault(place, _Wait())
+        each.rebuilt, each.retry_at = rebuilt, 0.0
 
     def fail(self, place: Given, name: str, error: FreshetError) -> None:
         """``error`` has kept the store from being opened. It is logged once. ``name``: ``keyspace/partition``."""

@@ -10,19 +10,21 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from consumers.snapshots.errors import SnapshotError
 from consumers.snapshots.patience import Stopped
+from consumers.store.errors import StoreError, store_error
 from consumers.store.manifest import sync_directory, write_atomically
 
 _SECRET: Final = re.compile(r"(?<=://)(?:[^/@\s]+:\S*|[^/\s]*)@|[?#]\S*")
 """A password may hold ``/`` and ``@``, as keys of S3 do."""
 _PART_BYTES: Final = 1 << 20
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_HANDLES: Final = (errno.EMFILE, errno.ENFILE)
 _HINT: Final = "check the address, the credentials in the environment, and the network"
 _EXTRAS: Final = "install what fsspec needs for it, for s3:// the extra `s3`: pip install 'freshet-cache[s3]'"
 
@@ -33,7 +35,10 @@ def shown(uri: str) -> str:
 
 
 class Place:
-    """A directory at an address. Methods raise `SnapshotError`; names are paths below it, with ``/``."""
+    """A directory at an address. Methods raise `SnapshotError`, and `StoreError` if this process has no file handles.
+
+    Names are paths below it, with ``/``.
+    """
 
     def __init__(self, uri: str, heard: Callable[[], None] = lambda: None) -> None:
         """Connects where the file system does. ``uri``: what fsspec takes, or a local path.
@@ -88,18 +93,23 @@ class Place:
                 self._fs.put_file(str(file), self._at(name))
 
     def get(self, name: str, file: Path) -> None:
-        """Copies a file from there to a local one."""
+        """Copies a file from there to a local one. Raises ``OSError`` or `StoreError` if that can't be written."""
         if self.is_local or "sftp" in self._fs.protocol:  # these tell nothing of parts
-            with self._errors("read", name), self._fs.open(self._at(name), "rb") as there, open(file, "wb") as here:
-                while part := there.read(_PART_BYTES):
+            with open(file, "wb") as here, closing(self._parts(name)) as parts:
+                for part in parts:
                     here.write(part)
-                    self._heard()
             return
         from fsspec.callbacks import Callback
 
-        parts = Callback(hooks={"heard": lambda *_, **__: self._heard()})
+        heard = Callback(hooks={"heard": lambda *_, **__: self._heard()})
         with self._errors("read", name):
-            self._fs.get_file(self._at(name), str(file), callback=parts)
+            self._fs.get_file(self._at(name), str(file), callback=heard)
+
+    def _parts(self, name: str) -> Generator[bytes]:
+        with self._errors("read", name), self._fs.open(self._at(name), "rb") as there:
+            while part := there.read(_PART_BYTES):
+                yield part
+                self._heard()
 
     def names(self, below: str) -> list[str]:
         """The names of what is directly in a directory, sorted; empty if there is none."""
@@ -145,16 +155,19 @@ class Place:
         except Exception as error:
             raise self._error(error, what, name) from error
 
-    def _error(self, error: Exception, what: str, name: str = "") -> SnapshotError:
-        """The `SnapshotError` for whatever a file system's library raises. Its text may hold the address as given."""
+    def _error(self, error: Exception, what: str, name: str = "") -> SnapshotError | StoreError:
+        """The error for whatever a file system's library raises. Its text may hold the address as given."""
         place = f"{self.uri}/{name}" if name else self.uri
+        number = (error.errno or 0) if isinstance(error, OSError) else 0
+        is_full_here = number in _FULL and what == "read"  # nothing is written there
+        if is_full_here or number in _NO_HANDLES:
+            return store_error(OSError(number, os.strerror(number)), f"cannot {what} {place}")
         lines: Any = str(error).replace(self._given, self.uri).strip().splitlines() or [""]
         why = shown(f"{type(error).__name__}: {lines[0][:300]}")
         if isinstance(error, FileNotFoundError):
             hint = "`freshet snapshots ls` shows what is there"
             return SnapshotError(f"{place} is not there", hint=hint, code="snapshot_missing")
-        if isinstance(error, OSError) and error.errno in _FULL:
-            where = "here for its copy" if what == "read" else "there"
-            hint = f"free space {where}, or name another place"
-            return SnapshotError(f"cannot {what} {place}: no space left {where}", hint=hint, code="snapshot_full")
+        if number in _FULL:
+            hint = "free space there, or name another place"
+            return SnapshotError(f"cannot {what} {place}: no space left there", hint=hint, code="snapshot_full")
         return SnapshotError(f"cannot {what} {place}: {why}", hint=_HINT)

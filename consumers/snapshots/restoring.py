@@ -6,6 +6,7 @@ killed meanwhile leaves nothing that counts as a store.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -199,8 +200,9 @@ def _ingest(path: Path, files: list[Path], held: SnapshotPartition, place: Place
 def download(place: Place, found: Found, files: Sequence[SnapshotFile], into: Path) -> list[Path]:
     """Copies files of a partition and checks them; their paths in the same order.
 
-    Raises `SnapshotError`, `Stopped`, ``OSError``.
+    Raises `SnapshotError`, `Stopped`, ``OSError`` if they can't be written.
     """
+    _check_room(into, sum(file.bytes for file in files))
 
     def copy(numbered: tuple[int, SnapshotFile]) -> Path:
         number, file = numbered
@@ -211,6 +213,13 @@ def download(place: Place, found: Found, files: Sequence[SnapshotFile], into: Pa
         return path
 
     return _side_by_side(copy, list(enumerate(files)))
+
+
+def _check_room(into: Path, needed: int) -> None:
+    """A copy that will not fit is not begun: it would be copied again at each attempt. Raises ``OSError``."""
+    disk = shutil.disk_usage(into)
+    if disk.free < needed and disk.total:  # some file systems don't tell
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} for {needed} bytes, {disk.free} are free")
 
 
 def _side_by_side(work: Callable[[T], R], items: Sequence[T]) -> list[R]:

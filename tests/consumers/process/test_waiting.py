@@ -16,7 +16,7 @@ from consumers.owner.partitions import Partition
 from consumers.process import assignment, restoring
 from consumers.process.assignment import ASK_S, Assignment
 from consumers.process.opening import open_partition
-from consumers.process.restoring import RETRY_S, RETRY_S_MAX
+from consumers.process.restoring import RETRY_S, RETRY_S_MAX, StillRestoring
 from consumers.store.errors import DiskFullError, RebuildNeededError
 from stream.kafka.connection import REQUEST_TIMEOUT_S
 from tests.consumers.owning import KEYSPACE
@@ -142,6 +142,30 @@ def test_a_store_that_finds_no_space_holds_up_no_other(given: Given, clock: list
     clock[0] += RETRY_S_MAX
     given.step()
     assert (given.owned, given.unopened) == ([0, 1, 2], [])
+
+
+def test_a_copy_of_a_snapshot_that_finds_no_space_is_begun_again_later_each_time(
+    given: Given, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was copied anew each second, and told of each time: for gigabytes of S3 that costs."""
+    copied: list[float] = []
+
+    def no_space(*_: object) -> Partition:
+        copied.append(clock[0])
+        if len(copied) % 2:
+            raise StillRestoring
+        raise DiskFullError("no space left", hint="make some")
+
+    monkeypatch.setattr(assignment, "open_partition", no_space)
+    with capture_logs() as logs:
+        given.assignment._on_assign(given._member, given.places[:1])
+        while len(copied) < 10:
+            given.step()
+            clock[0] += RETRY_S / 2
+    begun, failed = copied[::2], copied[1::2]
+    pauses = [again - at for at, again in zip(failed, begun[1:], strict=False)]
+    assert pauses == [RETRY_S, RETRY_S * 2, RETRY_S * 4, RETRY_S_MAX]
+    assert [each["code"] for each in logs if each["event"] == WARNING] == ["disk_full"]
 
 
 def test_a_partition_without_a_leader_is_not_asked_for_and_holds_up_no_other(given: Given, clock: list[float]) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
 import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -23,7 +28,7 @@ from consumers.process.restoring import BackgroundRestores, StillRestoring
 from consumers.snapshots import patience
 from consumers.snapshots.places import Place
 from consumers.snapshots.restoring import Snapshots
-from consumers.store.errors import RebuildNeededError, StoreError
+from consumers.store.errors import DiskFullError, RebuildNeededError, ResourcesError, StoreError
 from consumers.store.store import StoreView
 from tests.consumers.consuming import until
 from tests.consumers.snapshots.made import TOPIC, fold, snapshot_of
@@ -183,6 +188,69 @@ def test_the_farthest_snapshot_wins_and_a_damaged_one_gives_way_to_the_next(tmp_
     with capture_logs() as logs:
         assert offset_of(opened(tmp_path / "two", place)) == AT
     assert [each["code"] for each in logs if each["event"] == "a snapshot is not used"] == ["snapshot_damaged"]
+
+
+@contextmanager
+def no_file_over(size: int) -> Iterator[None]:
+    """The disk takes no larger one, of this process."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("where", ["memory://full/{}", "file://{}/snapshots"])
+def test_a_disk_that_is_full_while_a_snapshot_is_copied_is_waited_for(
+    tmp_path: Path, where: str, background: bool
+) -> None:
+    """The topic no longer has what the snapshot has: folded from there, the store would lack it for good."""
+    where = where.format(tmp_path)
+    snapshot_of(tmp_path / "scratch", Place(where), AT)
+    snapshots = Snapshots({KEYSPACE: where})
+    restores = BackgroundRestores(snapshots) if background else snapshots
+
+    def made() -> Partition | None:
+        try:
+            return open_partition(tmp_path / "data", KEYSPACE, 0, TOPIC, (AT - 10, END), 0, snapshots=restores)
+        except StillRestoring:
+            return None
+
+    with no_file_over(1_000), capture_logs(), pytest.raises(DiskFullError):
+        until(made, "the store is made")
+    assert not list((tmp_path / "data").glob("*/*"))
+    assert offset_of(until(made, "the store is made")) == AT
+
+
+def test_a_copy_that_will_not_fit_is_not_begun(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gigabytes would be copied again at each attempt, and the disk be full for everybody else meanwhile."""
+    asked: list[object] = []
+    with monkeypatch.context() as trouble:
+        trouble.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=1 << 30, free=1_000))
+        trouble.setattr(Place, "get", lambda *_: asked.append(1))
+        with pytest.raises(DiskFullError, match="1000 are free"):
+            opened(tmp_path / "data", place, AT - 10)
+    assert not asked
+    assert offset_of(opened(tmp_path / "data", place, AT - 10)) == AT
+
+
+@pytest.mark.parametrize("method", ["get", "read", "names"])
+def test_a_process_without_file_handles_does_not_give_its_snapshots_up(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """There are some again a moment later, and what the topic lacks is still in the snapshot."""
+
+    def spent(self: Place, *_: object) -> None:
+        with self._errors("read", "file"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as trouble:
+        trouble.setattr(Place, method, spent)
+        with pytest.raises(ResourcesError):
+            opened(tmp_path / "data", place, AT - 10)
+    assert offset_of(opened(tmp_path / "data", place, AT - 10)) == AT
 
 
 def test_without_a_snapshot_that_fits_the_topic_is_folded_and_the_log_says_why(tmp_path: Path, place: Path) -> None:
