@@ -231,6 +231,7 @@ class LocationCache:
         if origin is Origin.HINT and entry is not None:  # who tells it names the leader only
             followers = tuple(each for each in entry.location.followers if each.instance != location.version.instance)
             location = location._replace(followers=followers)
+        location = location._replace(anew=False)  # it is so when it is told, once
         doubted_at = FOREVER
         if location.gone:
             doubted_at = entry.doubted_at if entry is not None and entry.doubted_at <= now else now

@@ -29,8 +29,11 @@ class TopicDirectory:
     def changed(self, after: int) -> tuple[int, Sequence[Location]]:
         """See `Directory`."""
         change, places = self._reader.changed_after(after)
-        found = (self._location(keyspace, partition, at) for keyspace, partition, at in places)
-        return change, [each for each in found if each is not None]
+        found = [self._location(keyspace, partition, at) for keyspace, partition, at in places]
+        return change, [each._replace(anew=self._is_anew(each.key, after)) for each in found if each is not None]
+
+    def _is_anew(self, key: Key, after: int) -> bool:
+        return self._reader.anew_of(key.keyspace, key.partition) > after
 
     async def read(self, batch: Batch) -> Mapping[Key, Location]:
         """See `Directory`. One question to Kafka serves the batch. Raises `KafkaUnreachable`, `KafkaRequestError`."""

@@ -126,7 +126,8 @@ class Origin(StrEnum):
 class Location(NamedTuple):
     """Who answers for an entity. ``gone``: the leader has withdrawn; it may come back at its address.
 
-    ``place``: of the change in the directory that said so; 0 of what others said.
+    ``place``: of the change in the directory that said so; 0 of what others said. ``anew``: the directory has no more
+    what it told last, and the numbers have begun anew.
     """
 
     key: Key
@@ -135,6 +136,7 @@ class Location(NamedTuple):
     followers: tuple[Replica, ...] = ()
     gone: bool = False
     place: int = 0
+    anew: bool = False
 
     @property
     def replicas(self) -> tuple[Replica, ...]:
@@ -190,6 +192,8 @@ def supersedes(new: Location, origin: Origin, known: Location) -> bool:
     Another topic is another history: its numbers begin anew, and only the directory knows which one is the later.
     """
     by_directory = origin in (Origin.TOPIC, Origin.PUSH)
+    if new.anew:
+        return by_directory
     if new.topic_id and known.topic_id and new.topic_id != known.topic_id:
         return by_directory and new.place > known.place
     if new.version.epoch and known.version.epoch:

@@ -4,6 +4,9 @@ Each names the generation of its take-over, and the highest one stands until its
 order they arrive (`supersedes`). Owners announce again periodically, so a lost announcement heals. An address is a
 hint: if nothing answers there, a reader asks the source of truth and waits for the next announcement.
 
+Generations begin anew when Kafka is set up anew, or a group that nobody was in for long. So an announcement that the
+topic does not have any more keeps no lower one out: a reader that stays ends with what one that starts now would find.
+
 *Followers* are owners in a group of their own that fold the same topic and never take the owner's place. Each group has
 at most one follower of a partition, ordered as owners are. A reader that knows no roles takes a follower's announcement
 for the withdrawal of an owner that it has never seen (`encode_announcement`).
@@ -32,6 +35,9 @@ log = structlog.get_logger(__name__)
 FLUSH_TIMEOUT_S: Final = 10.0
 START_TIMEOUT_S: Final = 15.0
 RETRY_S: Final = 1.0
+QUIET_S: Final = 180.0
+"""Who stands but has not been read for so long may not be in the topic any more. If another one is kept out for it, the
+topic is read again from its beginning, at most so often."""
 Role = Literal["owner", "follower"]
 """An announcement of another role was written by a newer version. It is not read."""
 
@@ -165,6 +171,18 @@ class LocationsReader:
         """(keyspace, partition) → the ``change`` that was its last, in the order of these."""
         self._reached = 0
         """The offset up to which the topic was read."""
+        self._passes = self._whole = 0
+        """How many times the topic was begun at its beginning; and the last of these that came to its end."""
+        self._position = self._end = 0
+        """Of the present pass: where it is, and the topic's end when it began."""
+        self._read_in: dict[tuple[str, str], tuple[int, float]] = {}
+        """(place, group of a follower or "") → the pass in which who stands there was read last, and when."""
+        self._refused: dict[tuple[str, str], Announcement] = {}
+        """In this pass, by the same: the highest that was kept out."""
+        self._doubted = False
+        """Whether one was kept out for who has been quiet."""
+        self._anew: dict[tuple[str, int], int] = {}
+        """(keyspace, partition) → the change with which its generations began anew."""
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -238,6 +256,10 @@ class LocationsReader:
         """The last change of a partition; 0: nobody has announced it."""
         return self._changes.get((keyspace, partition), 0)
 
+    def anew_of(self, keyspace: str, partition: int) -> int:
+        """The change with which the generations of a partition began anew; 0: they never have."""
+        return self._anew.get((keyspace, partition), 0)
+
     def catch_up(self, timeout_s: float) -> None:
         """Waits until all is read that is in the topic now. Blocks. Raises `KafkaUnreachable`."""
         deadline = monotonic() + timeout_s
@@ -277,16 +299,24 @@ class LocationsReader:
         """A consumer at the topic's end; everything before it has been read."""
         ensure_locations_topic(self.kafka)
         [end] = end_offsets(self.kafka, locations_topic(self.kafka), [0]).values()
-        consumer = self._open()
+        consumer = self._open(end)
         try:
             self._read_to(consumer, end, monotonic() + timeout_s)
         except BaseException:
             consumer.close()
             raise
+        self._conclude()
         return consumer
 
-    def _open(self) -> Consumer:
+    def _open(self, end: int) -> Consumer:
+        """A consumer at the topic's beginning: another pass. ``end``: the topic's."""
         [start] = start_offsets(self.kafka, locations_topic(self.kafka), [0]).values()
+        with self._changed:
+            self._passes += 1
+            self._position, self._end = start, end
+            self._refused, self._doubted = {}, False
+            if self._reached > end:  # another topic has taken the name
+                self._reached = 0
         consumer = open_consumer(self.kafka, more={"queued.max.messages.kbytes": 4096, "fetch.wait.max.ms": 500})
         consumer.assign([TopicPartition(locations_topic(self.kafka), 0, start)])
         return consumer
@@ -304,12 +334,21 @@ class LocationsReader:
     def _follow(self, reading: Consumer | None) -> None:
         """Read until `close`. While Kafka is unreachable, the known announcements stay usable."""
         has_warned = reading is None  # `start` has
+        again_at = 0.0
         while not self._stopping.is_set():
             try:
                 if reading is None:
                     ensure_locations_topic(self.kafka)
-                    reading, has_warned = self._open(), False
+                    [end] = end_offsets(self.kafka, locations_topic(self.kafka), [0]).values()
+                    reading, has_warned = self._open(end), False
                 self._learn(poll_batch(reading, 1000, 0.2))
+                if self._whole < self._passes:
+                    if self._position >= self._end:
+                        self._conclude()
+                elif self._doubted and monotonic() >= again_at:
+                    again_at = monotonic() + QUIET_S
+                    reading.close()
+                    reading = None
             except Exception as error:  # noqa: BLE001 - without this thread no owner would be found any more
                 if not has_warned:
                     hint = getattr(error, "hint", "")
@@ -329,7 +368,8 @@ class LocationsReader:
             with self._changed:
                 if announced is not None:
                     self._apply(announced)
-                self._reached = max(self._reached, (message.offset() or 0) + 1)
+                self._position = (message.offset() or 0) + 1
+                self._reached = max(self._reached, self._position)
         with self._changed:
             self._changed.notify_all()
 
@@ -340,17 +380,40 @@ class LocationsReader:
         self._changes[place] = self.change
         of_place = self._followers.setdefault(announced.key, {})
         if announced.role == "follower":
-            if supersedes(announced, known := of_place.get(announced.group)):
-                self._note(announced, known)
+            if self._takes(announced, of_place.get(announced.group)):
                 of_place[announced.group] = announced
             return
         if announced.gone:  # a follower that became the owner: it withdraws what it said last only
             for group, each in of_place.items():
                 if each.instance == announced.instance:
                     of_place[group] = msgspec.structs.replace(each, gone=True)
-        if supersedes(announced, known := self._known.get(announced.key)):
-            self._note(announced, known)
+        known = self._known.get(announced.key)
+        if self._takes(announced, known):
             self._known[announced.key] = announced
+            if not supersedes(announced, known):
+                self._anew[place] = self.change
+
+    def _takes(self, announced: Announcement, known: Announcement | None) -> bool:
+        """Whether ``announced`` takes the place of ``known``: it supersedes it, or the topic has that no more."""
+        slot = announced.key, _slot(announced)
+        read_in, read_at = self._read_in.get(slot, (self._passes, 0.0))
+        if not supersedes(announced, known) and read_in >= self._whole:
+            if supersedes(announced, self._refused.get(slot)):
+                self._refused[slot] = announced
+            self._doubted = self._doubted or monotonic() - read_at >= QUIET_S
+            return False
+        self._note(announced, known)
+        self._read_in[slot] = self._passes, monotonic()
+        return True
+
+    def _conclude(self) -> None:
+        """A pass has come to the topic's end. Who was not in it keeps nobody out any more."""
+        with self._changed:
+            self._whole = self._passes
+            for each in [*self._refused.values()]:
+                self._apply(each)
+            self._refused, self._doubted = {}, False
+            self._changed.notify_all()
 
     def _note(self, announced: Announcement, known: Announcement | None) -> None:
         if known is None or (known.instance, known.generation) != (announced.instance, announced.generation):

@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
 import pytest
-from confluent_kafka import Message, Producer
+from confluent_kafka import Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from stream.kafka import locations as announcements
 from stream.kafka.connection import KafkaCluster, KafkaUnreachable, client_settings
 from stream.kafka.locations import Announcement, LocationError, LocationsReader, announce, withdraw
 from stream.kafka.topics import locations_topic
+from tests.consumers.consuming import until
 from tests.patience import PATIENCE_S
 
 
@@ -135,3 +138,82 @@ def test_who_waits_for_the_topics_end_has_come_to_it_whatever_is_there(
     reader.catch_up(0)
     start = end = 9
     reader.catch_up(0)
+
+
+@pytest.fixture
+def own(kafka: KafkaCluster) -> KafkaCluster:
+    """With a topic of announcements that no other test has."""
+    return replace(kafka, prefix=f"freshet-{uuid.uuid4().hex[:8]}")
+
+
+def found(reader: LocationsReader, keyspace: str, instance: str) -> None:
+    """Waits until this one is the owner."""
+    until(lambda: (known := reader.owner_of(keyspace, 0)) is not None and known.instance == instance, "it is found")
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_topic_that_is_made_anew_has_owners_for_who_has_read_the_one_before(
+    own: KafkaCluster, keyspace_name: str, gone: bool
+) -> None:
+    """The groups count from 1 in a Kafka that is set up anew: a front that stays up would find nobody for good."""
+    old = _announcement(keyspace_name, generation=41, instance="old")
+    announce(own, [old] * 3)
+    with LocationsReader(own) as reader, AdminClient(client_settings(own)) as admin:
+        if gone:
+            withdraw(own, [old])
+            until(lambda: reader.owner_of(keyspace_name, 0) is None, "it has withdrawn")
+        admin.delete_topics([locations_topic(own)])[locations_topic(own)].result()
+        announce(own, [_announcement(keyspace_name, generation=1, instance="new")])
+        found(reader, keyspace_name, "new")
+        change = reader.change
+        announce(
+            own, [msgspec.structs.replace(old, gone=False)]
+        )  # it is alive, and announces itself beside the new one
+        found(reader, keyspace_name, "old")
+        assert reader.anew_of(keyspace_name, 0) == change
+        with LocationsReader(own) as another:  # as for who starts now
+            found(another, keyspace_name, "old")
+
+
+def test_an_announcement_that_retention_has_taken_keeps_nobody_out(
+    own: KafkaCluster, keyspace_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All were away for longer than that, and the group, which Kafka had forgotten, counts from 1."""
+    new = _announcement(keyspace_name, generation=1, instance="new")
+    announce(own, [_announcement(keyspace_name, generation=41, instance="old")])
+    monkeypatch.setattr(announcements, "QUIET_S", 0.0)
+    with LocationsReader(own) as reader, AdminClient(client_settings(own)) as admin:
+        found(reader, keyspace_name, "old")
+        passes = reader._passes
+        announce(own, [new])  # the topic still has the one above it, however long that has been quiet
+        until(lambda: reader._whole > passes, "the topic is read again")
+        found(reader, keyspace_name, "old")
+        place = TopicPartition(locations_topic(own), 0, 2)
+        for done in admin.delete_records([place]).values():
+            done.result()
+        announce(own, [new])
+        found(reader, keyspace_name, "new")
+
+
+def test_who_stands_and_speaks_is_not_looked_for_again(own: KafkaCluster, keyspace_name: str) -> None:
+    """An old owner that goes on announcing itself has nobody read the topic from its beginning each minute."""
+    announce(own, [_announcement(keyspace_name, generation=41, instance="new")])
+    with LocationsReader(own) as reader:
+        change = reader.change
+        announce(own, [_announcement(keyspace_name, generation=40, instance="old")])
+        until(lambda: reader.change > change, "it is read")
+        assert (reader._passes, reader._doubted) == (1, False)
+        found(reader, keyspace_name, "new")
+
+
+def test_a_follower_of_before_keeps_none_of_its_group_out() -> None:
+    """The same with a group of followers."""
+    reader = LocationsReader(KafkaCluster("127.0.0.1:1"))
+    old = _announcement("shop", generation=7, instance="old", group="g", role="follower")
+    new = msgspec.structs.replace(old, generation=1, instance="new")
+    reader._apply(old)
+    for passed in (False, True):
+        reader._passes += passed
+        reader._conclude()
+        reader._apply(new)
+        assert [each.instance for each in reader.followers("shop", 0)] == ["new" if passed else "old"]

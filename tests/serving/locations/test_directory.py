@@ -9,8 +9,9 @@ import pytest
 
 from serving.locations import directory as directories
 from serving.locations.directory import TopicDirectory
-from serving.locations.places import Key, Kind, Location, Replica, Version
+from serving.locations.places import Key, Kind, Location, Origin, Replica, Version
 from serving.locations.queues import Batch
+from serving.locations.refreshing import Locations
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.locations import Announcement, LocationsReader
 from tests.serving.locations.places import KEY, at
@@ -51,6 +52,22 @@ def test_an_announced_owner_and_its_followers_are_a_location() -> None:
     location = Location(KEY, Version(5, 2, "a"), at("a"), (at("b", zone="w"),), place=2)
     assert directory.changed(0) == (2, [location])
     assert directory.changed(2) == (2, [])
+
+
+def test_a_front_that_stays_finds_the_owners_of_generations_that_begin_anew() -> None:
+    """They are of the same topic, with lower numbers: told once, for what comes later is ordered as ever."""
+    reader = LocationsReader(KafkaCluster("127.0.0.1:1"))
+    reader._apply(said("a", 41))
+    locations = Locations(TopicDirectory(reader))
+    assert locations.leader(KEY) == at("a")
+    reader._passes = 1
+    reader._conclude()
+    reader._apply(said("b", 2))
+    assert locations.leader(KEY) == at("b")
+    hint = Location(KEY, Version(3, 0, "c"), at("c"))
+    assert locations.cache.install(hint, Origin.HINT, 0.0, locations.clock())
+    reader._apply(said("b", 2))
+    assert locations.leader(KEY) == at("c")
 
 
 def test_an_owner_that_has_withdrawn_is_told_as_gone() -> None:
