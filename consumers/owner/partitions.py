@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import structlog
 
+from consumers.fold.shards import is_succeeded
 from consumers.fold.state import Head, Lineage
 from consumers.owner.leasing import Leases
 from consumers.owner.overlay import Overlay
@@ -158,11 +159,15 @@ class Partition:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def lag_seconds(self, now: float, timestamp: int) -> float:
-        """Source time by which a watermark of ``timestamp`` is behind ``now``; 0 if all is read, -1 if unknown."""
-        if 0 <= self.end <= self.position:
+    def lag_seconds(self, now: float, shard: str, lineage: Lineage) -> float:
+        """Source time by which readers of a shard are behind ``now``; 0 if all is read or it is over, -1 if unknown.
+
+        Markers of a shard that is idle keep the time of its last transaction, and say as of when that is all.
+        """
+        if 0 <= self.end <= self.position or is_succeeded(self.store.visible, shard, lineage.epoch):
             return 0.0
-        return max(0.0, now - timestamp) if timestamp else -1.0
+        reached = max(lineage.watermark_timestamp, lineage.as_of_ms / 1_000)
+        return max(0.0, now - reached) if reached else -1.0
 
 
 class Ownership:

@@ -46,7 +46,7 @@ def partition_status(partition: Partition, now: float) -> PartitionStatus:
             each.watermark,
             each.watermark_timestamp,
             each.low_water,
-            partition.lag_seconds(now, each.watermark_timestamp),
+            partition.lag_seconds(now, shard, each),
             each.as_of_ms,
         )
         for shard, each in sorted(head.lineages.items())

@@ -99,7 +99,7 @@ def _lags(partitions: list[Partition]) -> Iterator[Metric]:
     for each in partitions:
         for shard, lineage in each.store.visible.lineages.items():
             values = [each.keyspace, str(each.number), shard]
-            lag.add_metric(values, each.lag_seconds(now, lineage.watermark_timestamp))
+            lag.add_metric(values, each.lag_seconds(now, shard, lineage))
             mark.add_metric(values, lineage.watermark_timestamp)
             epoch.add_metric(values, lineage.epoch)
     yield lag

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from consumers.fold.entry import ABSENT, VALUE, VOID
+from consumers.fold.state import Lineage
 from consumers.owner.client import OwnerClient
 from consumers.owner.protocol import (
     UNKNOWN_KEY,
@@ -20,8 +21,10 @@ from consumers.owner.protocol import (
     Verdict,
     Verified,
 )
+from consumers.owner.reporting import partition_status
 from consumers.store.store import StoreView
 from stream.wire.codec import encode
+from tests.consumers.fold.test_shards import topology
 from tests.consumers.histories import LAYOUT, SHARD, event, frame, gtid, key, marker, start, value
 from tests.consumers.owning import KEYSPACE, Owner, schema, vector
 
@@ -321,23 +324,38 @@ def test_a_process_is_not_ready_while_a_partition_is_awaited_or_unopened(owner: 
 
 
 @pytest.mark.parametrize(
-    ("position", "end", "timestamp", "lag"),
+    ("position", "end", "timestamp", "as_of", "lag"),
     [
-        (5, 5, 90, 0.0),
-        (5, 6, 90, 10.0),
-        (5, 6, 0, -1.0),
-        (5, 6, 101, 0.0),
-        (0, 0, 0, 0.0),
-        (5, -1, 90, 10.0),
-        (5, -1, 0, -1.0),
+        (5, 5, 90, 0, 0.0),
+        (5, 6, 90, 0, 10.0),
+        (5, 6, 0, 0, -1.0),
+        (5, 6, 101, 0, 0.0),
+        (0, 0, 0, 0, 0.0),
+        (5, -1, 90, 0, 10.0),
+        (5, -1, 0, 0, -1.0),
+        (5, 6, 10, 99, 1.0),
+        (5, 6, 0, 99, 1.0),
+        (5, 6, 90, 80, 10.0),
     ],
 )
 def test_a_partition_is_behind_unless_all_of_its_topic_is_read(
-    owner: Owner, position: int, end: int, timestamp: int, lag: float
+    owner: Owner, position: int, end: int, timestamp: int, as_of: int, lag: float
 ) -> None:
-    """Where the topic ends may not be known yet: then nothing says that all is read."""
+    """Where the topic ends may not be known yet: then nothing says that all is read. A shard that is idle for hours is
+    not behind by that: its markers say as of when there was nothing else."""
     owner.partition.position, owner.partition.end = position, end
-    assert owner.partition.lag_seconds(100, timestamp) == lag
+    lineage = Lineage(1, 0, 0, "", timestamp, "", as_of_ms=as_of * 1_000)
+    assert owner.partition.lag_seconds(100, SHARD, lineage) == lag
+    owner.partition.store.close(commit=False)
+
+
+def test_a_shard_that_another_one_has_succeeded_is_not_behind(owner: Owner) -> None:
+    """It says nothing any more: it seemed months behind while anything in the partition was unread."""
+    succession = topology(SHARD, "shop/1", shard="shop/1", ancestors={SHARD: 1})
+    owner.fold(start(), marker(1, timestamp=1_000), start(shard="shop/1"), succession, marker(1, shard="shop/1"))
+    owner.partition.position, owner.partition.end = 5, 6
+    shards = partition_status(owner.partition, 1_700_000_060).shards
+    assert [(each.shard, each.lag_seconds) for each in shards] == [(SHARD, 0.0), ("shop/1", 60.0)]
     owner.partition.store.close(commit=False)
 
 
