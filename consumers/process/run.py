@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -280,6 +281,8 @@ def make_checkpoint(root: Path, partition: Partition) -> CheckpointPlace:
                     hint="ask again once `freshet verify` or `freshet snapshots make` has ended",
                     code="too_busy",
                 )
+            for half in parent.glob("*.new"):  # of a process that was killed amid it; the fold thread alone makes them
+                shutil.rmtree(half, ignore_errors=True)
             partition.frozen_epoch = UNKNOWN  # if this fails, what it has frozen is written by the next commit
             store.checkpoint(path)
             keep_leader_epoch(path, store.committed_offset, partition.leader_epoch)

@@ -55,6 +55,29 @@ def test_what_a_failed_checkpoint_has_frozen_is_committed_without_a_leader_epoch
         assert store.committed_offset == 2
 
 
+def test_what_a_process_killed_amid_a_checkpoint_has_left_goes_with_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At whatever offset: its links keep files that the store has long replaced."""
+    root, there = tmp_path / "checkpoints", tmp_path / "checkpoints" / "shop" / "0"
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with closing(open_at(tmp_path)) as store:
+        partition = Partition("shop", 0, Topic("shop", "topic-1", 1), store, Overlay(1_000))
+        fold(store, start())
+        with monkeypatch.context() as patched:
+            patched.setattr("consumers.store.store.write_manifest", killed)
+            with pytest.raises(KeyboardInterrupt):
+                make_checkpoint(root, partition)
+        [half] = there.iterdir()
+        assert half.name.endswith(".new")
+        fold(store, marker(2))
+        place = make_checkpoint(root, partition)
+        assert list(there.iterdir()) == [Path(place.directory)]
+
+
 def test_a_checkpoint_is_of_the_store_that_is_open_and_of_its_topic(tmp_path: Path) -> None:
     """What an earlier store left at the same offset, or one of a topic that was deleted, is no word of this one."""
     root, kept = tmp_path / "checkpoints", tmp_path / "checkpoints" / "shop" / "0"
