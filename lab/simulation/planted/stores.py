@@ -60,7 +60,11 @@ BUGS: Final = (
     rows(
         "swept_over_a_newer_row",
         "a sweep drops the key of a tombstone that the same commit replaces",
-        Replace(Dropping._candidates, "any_entry[0] == ABSENT and any_key not in any_frozen", "any_entry[0] == ABSENT"),
+        Replace(
+            Dropping._candidates,
+            "if any_key not in any_frozen:\n    yield any_key, any_entry",
+            "yield any_key, any_entry",
+        ),
     ),
     rows(
         "offset_outside_the_batch",
