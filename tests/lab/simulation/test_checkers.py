@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from consumers.owner import rows as owner_rows
 from consumers.store import store
 from lab.simulation.campaign import hunt
 from lab.simulation.planted.every import PLANTED_BUGS
@@ -15,6 +16,7 @@ from lab.simulation.worlds import all_worlds
 from serving import answers
 from serving.client.session import SessionState
 from serving.reads.locations import LocationReads
+from serving.reads.ranges.reading import RangeReads
 from stream.publish.publisher import Publisher
 from stream.sources.hive.translator import HiveTranslator
 from stream.wire.batch import Framer
@@ -44,6 +46,12 @@ CRUDE: Final[dict[tuple[str, str], Change]] = {
     ),
     ("warehouse", "monotonic reads"): ONLY_THE_FIRST_TOKEN,
     ("warehouse", "never raises"): Return(answers.raw_image, "1 // 0"),
+    ("successions", "no stale answer"): Return(answers.raw_image, "msgspec.Raw(b'{}')"),
+    ("successions", "monotonic reads"): ONLY_THE_FIRST_TOKEN,
+    ("successions", "whole ranges"): Replace(RangeReads._answer, "any_found.number", "any_found.number + 1000"),
+    ("successions", "explanation true"): Replace(
+        owner_rows.decide_row, "HISTORY_LOST if decision.history_lost else ''", "HISTORY_LOST"
+    ),
     ("successions", "recovers by itself"): Return(Publisher.publish, "None"),
     ("successions", "never raises"): Return(Publisher.flush, "1 // 0"),
     ("connectors", "never raises"): Return(Publisher.flush, "1 // 0"),
@@ -54,6 +62,7 @@ CRUDE: Final[dict[tuple[str, str], Change]] = {
 CAUGHT_BY: Final[dict[tuple[str, str], list[tuple[int, int]]]] = {
     ("installation", "no stale answer"): [(3, 19)],
     ("installation", "locations never go back"): [(2, 69)],
+    ("successions", "monotonic reads"): [(2, 317)],
 }
 """World and rule → seed and number of a history that its crude bug breaks first: the hunt begins there.
 
