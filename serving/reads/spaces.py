@@ -34,6 +34,8 @@ class Epochs:
     """The highest epoch that any answer has named, by shard; and the shards around each, as answers named them."""
 
     known: dict[str, int] = field(default_factory=dict)
+    are_whole: bool = False
+    """Whether an owner has named all shards that it knows: an answer about a row names its own."""
     asking: asyncio.Task[None] | None = None
     """The round of questions that is under way, or the last one."""
     asked_at: float = float("-inf")
@@ -173,14 +175,18 @@ async def epoch_of(owners: Owners, space: RowSpace | TableSpace, shard: str) -> 
 
 
 async def epochs_of(owners: Owners, space: RowSpace | TableSpace) -> Mapping[str, int]:
-    """As `epoch_of`, of each shard of the keyspace that is known or that an owner names."""
+    """As `epoch_of`, of all shards of the keyspace; empty while they can't be told."""
     sources = space.all_sources if isinstance(space, RowSpace) else [space.source] if space.source is not None else []
     wanted, known = {each.shard for each in sources}, space.epochs.known
-    if known and wanted <= known.keys():
+
+    def are_whole() -> bool:
+        return bool(known) and wanted <= known.keys() and (bool(wanted) or space.epochs.are_whole)
+
+    if are_whole():
         await _confirmed(owners, space)
     else:
-        await _ask_until(owners, space, lambda: bool(known) and wanted <= known.keys())
-    return known
+        await _ask_until(owners, space, are_whole)
+    return known if are_whole() else {}
 
 
 async def _confirmed(owners: Owners, space: RowSpace | TableSpace) -> None:
@@ -271,6 +277,8 @@ async def learn_watermarks(client: OwnerClient, space: RowSpace | TableSpace, pa
     waited = await client.wait(space.name, partition, _EMPTY_VECTOR, 0)
     for each in waited.shards:
         space.epochs.learn_kin(each.shard, each.epoch, each.kin)
-    for shard, component in Vector.parse(waited.watermarks).items():
+    watermarks = Vector.parse(waited.watermarks)
+    for shard, component in watermarks.items():
         space.epochs.learn(shard, component.epoch)
+    space.epochs.are_whole |= bool(watermarks)
     return waited.watermarks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from serving.reads.locations import LocationReads
 from serving.reads.owners import Owners
 from serving.reads.spaces import RowSpace
 from stream.wire.keys import Layout
+from tests.patience import PATIENCE_S
 from tests.serving.fakes import AWAY, FakeOwner, Network, at, seen
 from tokens import Vector
 
@@ -93,6 +95,7 @@ def test_of_a_partition_without_an_owner_the_epochs_are_told(monkeypatch: pytest
     locations = reads_of(network.owners(followers=[Replica("f:1")]), 2)
     if not answers:
         locations._spaces["shop"].epochs.learn("shop/0", 2)
+        locations._spaces["shop"].epochs.are_whole = True
 
     async def run() -> None:
         found = await locations.read("shop", 0, Vector())
@@ -103,8 +106,28 @@ def test_of_a_partition_without_an_owner_the_epochs_are_told(monkeypatch: pytest
     asyncio.run(closing(locations, run()))
 
 
+@pytest.mark.parametrize("sources", [(), ("shop/0", "shop/1")])
+def test_some_of_the_epochs_are_no_answer(monkeypatch: pytest.MonkeyPatch, sources: tuple[str, ...]) -> None:
+    """A row's answer names its own shard alone. A session that has written in another one would be told for good that
+    there is no such shard."""
+    network = Network(monkeypatch, {"a:1": FakeOwner(failure=AWAY)})
+    locations = reads_of(network.owners(), 1)
+    space = locations._spaces["shop"]
+    assert isinstance(space, RowSpace)
+    space.epochs.learn("shop/0", 2)
+    monkeypatch.setattr(RowSpace, "all_sources", [SimpleNamespace(shard=shard) for shard in sources])
+
+    async def run() -> None:
+        with pytest.raises(ReadError) as caught:
+            await locations.read("shop", 0, Vector())
+        assert caught.value.code == "no_owner"
+
+    asyncio.run(closing(locations, run()))
+
+
 def test_a_newer_epoch_goes_before_the_last_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another owner has folded it since: what a session has written is of it. Callers share what is known."""
+    monkeypatch.setattr("serving.reads.spaces.CONFIRM_WITHIN_S", PATIENCE_S)
     owners = {"a:1": FakeOwner(watermarks=seen("shop/0", "0-1-5")), "b:1": FakeOwner()}
     network = Network(monkeypatch, owners)
     network.announced = {0: ["a:1"], 1: ["b:1"]}
