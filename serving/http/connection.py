@@ -132,6 +132,8 @@ class BoundedConnection(HttpToolsProtocol):
         """As uvicorn's. Counts the bytes that complete neither a head nor a piece of a body."""
         if self.transport.is_closing():
             return
+        if self.timeout_keep_alive_task is not None:
+            self._heads_seen = -1  # the time for this head begins now: the next look only notes it
         self._progress = False
         super().data_received(data)
         self._held = 0 if self._progress else self._held + len(data)

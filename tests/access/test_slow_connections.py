@@ -194,6 +194,7 @@ def test_a_head_that_comes_in_small_pieces_is_as_large_as_all_of_them(monkeypatc
     monkeypatch.setattr(HttpToolsProtocol, "data_received", lambda *_: None)
     connection: Any = BoundedConnection.__new__(BoundedConnection)
     connection.transport, connection._held = SimpleNamespace(is_closing=lambda: bool(refused)), 0
+    connection.timeout_keep_alive_task = None
     monkeypatch.setattr(connection, "_refuse", lambda code, _: refused.append(code))
     for _ in range(HEAD_BYTES_MAX // 1_000):
         connection.data_received(b"a" * 1_000)
@@ -249,6 +250,26 @@ def watched(transport: object, told: list[str]) -> Any:
     connection.loop = SimpleNamespace(call_later=lambda *_: told.append("looked at again"))
     connection.config = SimpleNamespace(head_timeout_s=SHORT_S)
     return connection
+
+
+def test_the_time_for_a_head_begins_with_its_first_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when its connection was last looked at: a head in two pieces around a look would be refused at once."""
+    told: list[str] = []
+
+    def received(connection: Any, _: bytes) -> None:
+        connection.timeout_keep_alive_task = None  # as uvicorn does
+
+    monkeypatch.setattr(HttpToolsProtocol, "data_received", received)
+    connection = watched(SimpleNamespace(is_closing=lambda: False, get_write_buffer_size=lambda: 0), told)
+    monkeypatch.setattr(connection, "_refuse", lambda *_: told.append("refused"))
+    connection._held, connection._heads_seen = 0, connection._heads
+    connection.cycle, connection.timeout_keep_alive_task = SimpleNamespace(response_complete=True), object()
+    connection.data_received(b"GET ")
+    connection._watch()
+    assert told == ["looked at again"]
+    connection.data_received(b"/")
+    connection._watch()
+    assert told[1:] == ["refused", "looked at again"]
 
 
 def test_a_connection_that_was_answered_and_says_no_more_ends_in_time() -> None:
