@@ -112,7 +112,7 @@ def _converter(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], Any] | None:
             return _document
         case sa.Integer():
             return _whole if getattr(kind, "unsigned", False) else _bounded
-        case mysql.FLOAT():
+        case mysql.FLOAT() | sa.REAL() if not isinstance(kind, mysql.REAL):
             return _single
         case sa.Float():
             return _floating
@@ -127,7 +127,12 @@ def _converter(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], Any] | None:
 
 
 def _moment(value: str, kind: sa.DateTime | sa.Time) -> Any:
-    """Raises ``ValueError`` if its second has more digits than the column keeps: a database would cut them."""
+    """Raises ``ValueError`` if its second has more digits than the column keeps: a database would cut them.
+
+    And ``TypeError`` for what is no text: another kind than the column's.
+    """
+    if not isinstance(value, str):
+        raise TypeError("no moment")
     if isinstance(kind, mysql.DATETIME | mysql.TIMESTAMP | mysql.TIME):
         digits = kind.fsp or 0
     else:
@@ -170,7 +175,7 @@ def _floating(value: Any) -> float:
 
 def _single(value: Any) -> float:
     """As `_floating`, of a float of 32 bits."""
-    if not isinstance(value, float) and Decimal(str(np.float32(value))) != Decimal(str(value)):
+    if isfinite(float(value)) and Decimal(str(np.float32(value))) != Decimal(str(value)):
         raise ValueError("more digits than a float of 32 bits has")
     return _floating(value)
 
