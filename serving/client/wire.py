@@ -58,7 +58,8 @@ _BY_STATUS_OF_A_PROXY: Mapping[int, type[ClientError]] = {
     503: Unavailable,
     504: Unavailable,
 }
-"""The response of what stands before a front, while no front answers it."""
+"""The response of what stands before a front, while no front answers it, or too many ask."""
+_AWAY = (502, 503, 504)
 
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]+)-([0-9]+)/([0-9]+)", re.ASCII)
 _URL_MAX = 2_000
@@ -331,7 +332,7 @@ def _fail(status: int, body: bytes) -> NoReturn:
 
 def is_of_a_proxy(status: int, body: bytes) -> bool:
     """Whether what stands before a front answers in its place, for now."""
-    return status in _BY_STATUS_OF_A_PROXY and error_of(status, body).code == "bad_answer"
+    return status in _AWAY and error_of(status, body).code == "bad_answer"
 
 
 def error_of(status: int, body: bytes) -> ClientError:

@@ -6,9 +6,11 @@ rows: it may concern them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
+from typing import Final
 
 import msgspec
 
@@ -16,6 +18,7 @@ from stream.shards.map import IdRange
 from stream.wire.events import EVERY_TABLE
 from stream.wire.keys import Layout
 
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,6})?")
 _image = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -70,10 +73,7 @@ class Choice:
 
 def as_number(text: str) -> Decimal | None:
     """None: the text is no number."""
-    try:
-        return Decimal(text)
-    except InvalidOperation:
-        return None
+    return Decimal(text) if _NUMBER.fullmatch(text) else None
 
 
 def _is_text_of(value: msgspec.Raw | None, text: str, is_number: bool) -> bool:

@@ -110,10 +110,11 @@ def test_a_client_refuses_what_has_no_text(value: object) -> None:
         chosen({"active": value})
 
 
-def test_what_is_no_number_is_refused() -> None:
-    """Nothing would ever equal it."""
-    with pytest.raises(ReadError, match="'True' is not a number") as refused:
-        chosen({"active": "True"})
+@pytest.mark.parametrize("text", ["True", "snan", "NaN", "1_000", " 1", "٣", ""])
+def test_what_is_no_number_is_refused(text: str) -> None:
+    """Nothing would ever equal it, or it can't be compared."""
+    with pytest.raises(ReadError, match="is not a number") as refused:
+        chosen({"active": text})
     assert refused.value.code == "bad_parameter"
 
 

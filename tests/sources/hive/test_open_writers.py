@@ -86,13 +86,15 @@ def test_a_writer_that_gets_another_id_instead(catalog: HiveCatalog) -> None:
 
 def test_a_writer_that_the_metastore_times_out(new_hive: Callable[..., HiveServer]) -> None:
     """Its client is gone, and nobody else ends it."""
-    reaper = {"metastore.housekeeping.threads.on": "true", "metastore.txn.timeout": "3s"}
+    reaper = {"metastore.housekeeping.threads.on": "true", "metastore.txn.timeout": "20s"}
     reaper |= {"metastore.acid.housekeeper.interval": "1s"}
     server = new_hive(settings=reaper)
     with HiveCatalog((server.host, server.port), "d") as catalog:
         catalog.create("t")
+        catalog.write("t", v="committed")  # the first calls of a server are slow
         txn = catalog.open()
         catalog.alter("t", catalog.allocate("t", txn), v="uncommitted")
         with following(catalog, Consumer()) as source:
+            source.follow("t", waits_for=pending(txn, 2))
             source.follow("t")
         assert txn in catalog.metastore.transactions().aborted
