@@ -34,7 +34,7 @@ def test_a_bootstrap_goes_on_where_the_metastore_died(
     bounds = (
         "following.CHUNK_TABLES",
         "details.CHUNK_DETAILS",
-        "sweep.AHEAD",
+        "fetching.AHEAD",
         "partitions.CHUNK",
         "partitions.CHUNKS_AHEAD",
     )
