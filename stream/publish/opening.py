@@ -56,7 +56,7 @@ class Opening:
 
 
 def read_opening(
-    kafka: KafkaCluster, found: Topic, wanted: Layout, shard: str, declared_topology: DeclaredTopology
+    kafka: KafkaCluster, found: Topic, wanted: Layout, shard: str, declared_topology: DeclaredTopology, now_s: float
 ) -> Opening:
     """Read the ends of all partitions. Call it when no transaction of the shard is open.
 
@@ -93,7 +93,7 @@ def read_opening(
         layout=layout,
         point=point,
         declared=declared,
-        topology=_topology(declared_topology, shard, declared, problem, others),
+        topology=_topology(declared_topology, shard, declared, problem, others, now_s),
         over=declared_topology.over,
         epoch=max([tail.epoch, *(epoch for epoch, _ in markers.own.values())]),
         record_time_ms=tail.record_time_ms,
@@ -179,7 +179,10 @@ def _topology(
     declared: Declarations | None,
     problem: ResumeError | TopologyError | None,
     others: dict[str, int],
+    now_s: float,
 ) -> Topology:
     if declared is not None:
         return wanted.resumed(shard, declared.topology)
-    return wanted.first(shard, others) if problem is None else wanted.of_a_new_history(shard, others)
+    if problem is None:
+        return wanted.first(shard, others)
+    return wanted.of_a_new_history(shard, others, max(1, int(now_s)))  # epochs have the numbers of the clock's seconds

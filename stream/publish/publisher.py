@@ -198,7 +198,7 @@ class Publisher:
         self._producer.open()
         self._end_hanging()
         try:
-            found = read_opening(self.kafka, topic, self.layout, self.shard, self._topology)
+            found = read_opening(self.kafka, topic, self.layout, self.shard, self._topology, self._clock.now())
         except TopicReadError as error:  # retention, or an election, has taken what was about to be read
             if error.code in ("read_failed", "kafka_denied"):  # another try would only fence a rival that works
                 raise

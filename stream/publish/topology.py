@@ -84,13 +84,13 @@ class DeclaredTopology:
             code="ancestor_unknown",
         )
 
-    def of_a_new_history(self, shard: str, others: Mapping[str, int]) -> Topology:
+    def of_a_new_history(self, shard: str, others: Mapping[str, int], forgotten: int) -> Topology:
         """The topology of a shard whose history begins anew, and what it said before is lost.
 
-        Positions of all its ancestors are lost, in whichever epoch. Of one whose epoch nobody knows any more the lowest
-        one is named: readers that do know it keep theirs.
+        Positions of all its ancestors are lost, in whichever epoch. ``forgotten`` is named as the epoch of one that the
+        topic no longer has. It must not be below the true one: stores that stand would take that for one that goes on.
         """
-        ancestors = tuple((name, epoch or 1) for name, epoch in self._epochs(others).items())
+        ancestors = tuple((name, epoch or forgotten) for name, epoch in self._epochs(others).items())
         return Topology(self._with(shard), ancestors, ranges=self._ranges()).in_a_new_epoch()
 
     def _epochs(self, others: Mapping[str, int]) -> dict[str, int]:

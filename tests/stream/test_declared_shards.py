@@ -50,11 +50,11 @@ def test_a_successor_of_nobody_is_refused(log: MemoryLog) -> None:
     declared = DeclaredTopology(("ks/2", "ks/1"), ("ks/old@4",))
     assert declared.first(SHARD, {}).ancestors == (("ks/old", 4),)
     assert declared.first(SHARD, {}).shards == (SHARD, "ks/1", "ks/2")
-    anew = declared.of_a_new_history(SHARD, {})
+    anew = declared.of_a_new_history(SHARD, {}, 9)
     assert (anew.ancestors, anew.succeeded) == ((), (("ks/old", 4),))
-    forgotten = DeclaredTopology(succeeds=("ks/old",)).of_a_new_history(SHARD, {})
-    assert forgotten.succeeded == (("ks/old", 1),), "whatever its epoch was, its positions are lost"
-    assert DeclaredTopology(("ks/1",)).of_a_new_history(SHARD, {"ks/1": 3}).succeeded == ()
+    forgotten = DeclaredTopology(succeeds=("ks/old",)).of_a_new_history(SHARD, {}, 9)
+    assert forgotten.succeeded == (("ks/old", 9),), "whatever its epoch was, its positions are lost"
+    assert DeclaredTopology(("ks/1",)).of_a_new_history(SHARD, {"ks/1": 3}, 9).succeeded == ()
 
 
 OTHER = "ks/other"

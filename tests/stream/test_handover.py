@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from consumers.fold.shards import is_succeeded, lineage_of_key
 from serving.streams.choice import Choice
 from serving.streams.encoding import Encoder
 from stream.changes.assembling import Assembler
@@ -32,6 +33,7 @@ from stream.wire.events import (
     Topology,
 )
 from stream.wire.keys import Layout, row_key
+from tests.consumers.histories import Folded
 from tests.stream.memory_log import KEYSPACE, MemoryLog
 from tokens import Position
 
@@ -311,6 +313,44 @@ def test_successors_that_were_away_for_longer_than_retention_begin_anew(log: Mem
         assert restarted(log, shard).position == "MariaDB/1-1-99"
         assert over(log, shard) == ([], [{"shard": OLD, "epoch": 1}]), "a session's positions there are lost"
         assert restarted(log, shard).position == "MariaDB/1-1-99", "and they go on after that"
+
+
+@pytest.mark.parametrize("successors", [("b",), ("-80", "80-")], ids=["another name", "a split"])
+def test_stores_that_outlive_a_forgotten_ancestor_know_whose_keys_are_whose(
+    log: MemoryLog, successors: tuple[str, ...]
+) -> None:
+    """A successor that starts first when its ancestor is forgotten: both would count there, and no key be served."""
+    log.clock.seconds = 1_900_000_000
+    names = tuple(f"{KEYSPACE}/{each}" for each in successors)
+    is_split = len(names) > 1
+    before = ShardMap.parse({WIDER: "-"}) if is_split else None
+    after = ShardMap.parse(dict(zip(names, successors, strict=True))) if is_split else None
+    stores, folded = (Folded(), Folded()), [0, 0]
+
+    def fold() -> None:
+        for partition, kept in enumerate(log.partitions):
+            for each in kept[folded[partition] :]:
+                if each is not None:
+                    stores[partition].fold(each.content)
+            folded[partition] = len(kept)
+
+    published(log, WIDER, "MariaDB/1-1-7", topology=DeclaredTopology(map=before))
+    fold()
+    log.lows = [len(kept) for kept in log.partitions]
+    log.clock.seconds += 30 * 86_400
+    for name in names:
+        declared = DeclaredTopology((), (WIDER,), after, (WIDER,) if after else ())
+        with log.publisher(name, topology=declared) as out:
+            out.open(at("MariaDB/1-1-99"), lambda _: None)
+    fold()
+    key = row_key("db.t", [1])
+    for store in stores:
+        head = store.state.head
+        assert is_succeeded(head, WIDER, 1_900_000_000)
+        shard, lineage = lineage_of_key(head, key, 1)
+        assert shard in names
+        assert lineage is not None
+        assert store.rejection_codes == []
 
 
 def test_an_ancestor_that_is_not_in_a_whole_topic_is_a_mistake_until_somebody_says_otherwise(log: MemoryLog) -> None:
