@@ -143,6 +143,7 @@ def _last_witness(
 ) -> tuple[str, Path | None]:
     """The name of the last snapshot that an audit may begin with, and its stores, made beside ``target``; or none."""
     from consumers.snapshots.errors import SnapshotError
+    from consumers.store.errors import RetryableStoreError
 
     chosen, refused = farthest(place, keyspace, kafka, needed)
     if not chosen:
@@ -151,7 +152,7 @@ def _last_witness(
     stores = target.with_name(".witness")
     try:
         return restore_first(place, chosen, stores).name, stores
-    except SnapshotError as error:  # a damaged one must not end the audit
+    except (SnapshotError, RetryableStoreError) as error:  # a damaged one, or a full disk, must not end the audit
         log.warning("a snapshot is not used", keyspace=keyspace, code=error.code, reason=str(error), hint=error.hint)
         shutil.rmtree(stores, ignore_errors=True)
         return "", None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import promql_parser
@@ -16,13 +18,16 @@ from consumers.snapshots.finding import find_snapshots
 from consumers.snapshots.places import Place
 from consumers.store.directory import remove_unless_kept
 from freshet.audit_metrics import AuditMetrics
-from freshet.auditing import Audit, Audited, audit
+from freshet.auditing import Audit, Audited, _last_witness, audit
+from freshet.snapshots import Needed
 from spark_jobs.offsets import TopicBounds
 from spark_jobs.output import find_stores
 from spark_jobs.rebuild import RebuildRequest
 from spark_jobs.session import SparkSettings
 from spark_jobs.verify import StoresVerdict
 from stream.kafka.connection import KafkaCluster
+from tests.consumers.snapshots.made import TOPIC, only, snapshot_of
+from tests.data_at_rest.history import KEYSPACE
 from tests.docs.test_watching import ALERTS, expression_of, selectors_of
 from tests.spark_jobs.test_verify import rebuilt
 from tokens.errors import FreshetError
@@ -76,6 +81,21 @@ def test_a_verdict_outlives_whatever_keeps_a_snapshot_from_being_written(
     monkeypatch.setattr("consumers.snapshots.writing.write_snapshot", fails)
     found = audited(None)
     assert (found.verdict.equal, found.snapshot) == (True, "")
+
+
+def test_an_audit_without_room_for_its_last_snapshot_folds_the_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fold may need less than the copy: else each audit would end so, and nothing be verified any more."""
+    place, target = Place(str(tmp_path / "snapshots")), tmp_path / "verify" / "rebuild"
+    snapshot_of(tmp_path / "scratch", place, 50, verified=True)
+    bounds = TopicBounds(TOPIC.name, TOPIC.topic_id, {0: 0}, {0: 99})
+    monkeypatch.setattr("spark_jobs.offsets.topic_bounds", lambda *_: bounds)
+    asked = place, KEYSPACE, KafkaCluster("127.0.0.1:1"), Needed(witness=True), target
+    with monkeypatch.context() as trouble:
+        trouble.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=1 << 30, free=1_000))
+        assert _last_witness(*asked) == ("", None)
+    assert _last_witness(*asked) == (only(place).name, tmp_path / "verify" / ".witness")
 
 
 def test_what_was_proved_was_so_when_the_audit_began() -> None:
