@@ -94,10 +94,10 @@ def record_time_ms(last_ms: int, source_s: int, now_s: float) -> int:
     `BACKLOG_AGE_MS` ago; otherwise retention would delete it at once.
 
     A topic may accept any time, and have one of a clock that was far ahead. That one is not taken over: Kafka would
-    delete nothing until then, or refuse what has it.
+    delete nothing until then, or refuse what has it. If the source's time is as far, this clock is behind.
     """
     now_ms = int(now_s * 1000)
-    if last_ms > now_ms + TIMESTAMP_AFTER_MS:
+    if last_ms > max(now_ms, source_s * 1000) + TIMESTAMP_AFTER_MS:
         last_ms = now_ms
     return max(last_ms, min(source_s * 1000, now_ms), now_ms - BACKLOG_AGE_MS)
 

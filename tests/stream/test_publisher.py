@@ -383,6 +383,7 @@ def test_a_publisher_that_was_never_opened_raises_its_error() -> None:
         (0, 0, 1_000_000.0, 1_000_000_000 - BACKLOG_AGE_MS),
         (1_000_000_000 + TIMESTAMP_AFTER_MS, 0, 1_000_000.0, 1_000_000_000 + TIMESTAMP_AFTER_MS),
         (1_000_000_001 + TIMESTAMP_AFTER_MS, 0, 1_000_000.0, 1_000_000_000),
+        (1_900_000_000_000, 1_900_000_000, 1_900_000_000 - 8 * 86400, 1_900_000_000_000),
     ],
     ids=[
         "source time",
@@ -391,6 +392,7 @@ def test_a_publisher_that_was_never_opened_raises_its_error() -> None:
         "a backlog is not expired on arrival",
         "a clock was ahead",
         "a clock was further ahead than Kafka allows",
+        "this clock is behind",
     ],
 )
 def test_record_times_follow_the_source(last: int, source_s: int, now_s: float, expected: int) -> None:
