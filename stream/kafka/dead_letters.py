@@ -271,6 +271,7 @@ def retry(kafka: KafkaCluster, keyspace: str, letter_id: str = "", *, dry_run: b
     if good and not dry_run:
         publisher = DeadLetterPublisher(kafka, keyspace)
         for portion in _portions(good):
+            values = {}  # else those of the portion before are held while these are read
             values = dict(_borne_out(kafka, own, portion))
             problems |= {letter.id: _UNTRUE for letter in portion if letter.id not in values}
             there = [letter for letter in portion if letter.id in values]

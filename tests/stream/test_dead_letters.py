@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -413,12 +414,25 @@ def test_a_letter_waits_for_room_in_the_queue_and_not_for_what_never_goes(monkey
         publisher.send(DeadLetter("t", 0, 8, "bad_key", "", b"x"))
 
 
+class Value(bytearray):
+    """Bytes of a message that tell when nobody holds them any more."""
+
+
 def test_very_many_letters_are_put_back_and_resolved_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All at once are more than a producer's queue takes, and none was resolved if one failed."""
+    """All at once are more than a producer's queue takes, and none was resolved if one failed. Nor are the bytes of two
+    portions held at once."""
     kafka = KafkaCluster("127.0.0.1:1")
     letters = [DeadLetter("freshet.shop.events", 0, offset, "bad_key", "", size=10) for offset in range(7)]
     done: list[list[str]] = []
     full: list[BufferError] = []
+    read: list[ref[Value]] = []
+
+    def borne_out(_: object, __: object, portion: list[DeadLetter]) -> Iterator[tuple[str, Value]]:
+        assert all(each() is None for each in read)
+        for letter in portion:
+            value = Value(b"x")
+            read.append(ref(value))
+            yield letter.id, value
 
     def produce(*_: object, **__: object) -> None:
         if not full:
@@ -433,7 +447,7 @@ def test_very_many_letters_are_put_back_and_resolved_in_portions(monkeypatch: py
     producer = SimpleNamespace(produce=produce, poll=lambda _: 0, flush=flush)
     monkeypatch.setattr(dead_letters, "Producer", lambda _: producer)
     monkeypatch.setattr(dead_letters, "_unresolved", lambda *_: [(letter, "") for letter in letters])
-    monkeypatch.setattr(dead_letters, "_borne_out", lambda _, __, portion: [(letter.id, b"x") for letter in portion])
+    monkeypatch.setattr(dead_letters, "_borne_out", borne_out)
     monkeypatch.setattr(dead_letters, "_not_folded", lambda *_: set())
     monkeypatch.setattr(dead_letters, "nothing_left_behind", lambda _, __, places, ___: set(places))
     monkeypatch.setattr(dead_letters, "PORTION_BYTES", 30)
