@@ -277,8 +277,14 @@ class TableReads:
 
 
 def known_by(found: OwnerTable | OwnerObjects | None) -> Folded:
-    """What an owner has folded; None: nobody has answered. Its list is not later than its watermark, if it has one."""
-    return Folded(found.watermark, found.write_ids) if found is not None else NOTHING
+    """What an owner has folded; None: nobody has answered. Its list is not later than its watermark, if it has one.
+
+    The list of a fill, which is not folded, may be later.
+    """
+    if found is None:
+        return NOTHING
+    is_filled = isinstance(found, OwnerTable) and found.filled
+    return Folded(found.watermark, "" if is_filled else found.write_ids)
 
 
 async def read_in_time(

@@ -244,18 +244,20 @@ class FakeRowSource:
 
 
 class FakeTableSource:
-    """A `serving.sources.source.TableSource`. ``lists``: the lists that it was asked for."""
+    """A `serving.sources.source.TableSource`. ``lists``: those that it was asked for, ``known``: what is folded."""
 
     shard = "hive/0"
 
     def __init__(self, shared: SourceTable, own: SourceTable | None = None) -> None:
         self._shared, self._own = shared, own
         self.lists: list[str | None] = []
+        self.known: list[Folded] = []
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def read(self, _: str, own_list: str | None = None, known: Folded = NOTHING) -> SourceTable:  # noqa: ARG002 - `TableSource`'s
+    async def read(self, _: str, own_list: str | None = None, known: Folded = NOTHING) -> SourceTable:
         self.lists.append(own_list)
+        self.known.append(known)
         await self.gate.wait()
         return self._own if own_list is not None and self._own is not None else self._shared
 

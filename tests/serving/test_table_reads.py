@@ -105,6 +105,15 @@ def test_the_position_of_the_read_proves_and_the_latest_is_taken_away(monkeypatc
     assert (fill.lo, fill.hi) == (str(at("0-1-5")), str(at("0-1-9")))
 
 
+@pytest.mark.parametrize("is_filled", [False, True])
+def test_the_list_of_a_fill_is_not_taken_for_folded(monkeypatch: pytest.MonkeyPatch, *, is_filled: bool) -> None:
+    """It may be later than the watermark: a session would take away too little with a COMMIT that the list shows."""
+    owner, source = FakeOwner(), FakeTableSource(transactional(5))
+    owner.table.watermark, owner.table.write_ids, owner.table.filled = str(at("0-1-3")), LIST, is_filled
+    asyncio.run(Reads(monkeypatch, owner).answer(source, managed()))
+    assert source.known == [Folded(str(at("0-1-3")), "" if is_filled else LIST)]
+
+
 def test_a_source_behind_the_session_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A source that has not reached what the session has seen gives ``source_behind``, not an old table."""
     reads = Reads(monkeypatch, FakeOwner())
