@@ -36,6 +36,9 @@ class Progress:
                 # An earlier version has not published the statistics of all partitions together, or foreign keys.
                 self.adds_together = detailed is None and not self.sweeping
                 detailed = ""
+            if not found.get("defaults"):
+                # An earlier version has published a partition of an empty value by that.
+                self.adds_together, detailed, parted = False, "", ""
             self.detailed: str | None = None if detailed is None else str(detailed)
             """The last table whose constraints and statistics a sweep has published; None: those of all."""
             self.parted: str | None = None if parted is None else str(parted)
@@ -92,7 +95,7 @@ class Progress:
         told = {"untold": sorted(untold), "together": True, "adds_together": self.adds_together}
         if len(untold) > DIRTY_MAX:
             told = {"together": False}
-        parts = {"details": self.detailed, "partitions": self.parted, "keys": {**keys}}
+        parts = {"details": self.detailed, "partitions": self.parted, "keys": {**keys}, "defaults": True}
         return json.dumps({**found, **parts, **told})
 
 

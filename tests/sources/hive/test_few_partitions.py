@@ -50,7 +50,7 @@ class Warehouse:
         self.drops = RecentDrops()
         self.meanwhile: Callable[[], None] = lambda: None
         """Happens when the log is read past what was fetched."""
-        self.progress = Progress('{"sweeping": false, "details": "", "partitions": ""}')
+        self.progress = Progress('{"sweeping": false, "details": "", "partitions": "", "defaults": true}')
         fetcher, names = cast("Fetcher", self), {table_id: name for name, table_id in TABLES.items()}
         self.partitions = Partitions(
             fetcher,
@@ -204,7 +204,7 @@ def test_the_partitions_of_all_tables_come_before_what_costs_the_metastore_most(
     assert kinds == ["partition"] * 2 + ["statistics", "constraints"] * 2 + of_partitions
     assert (warehouse.progress.parted, warehouse.progress.detailed) == (None, None)
     again = Warehouse()
-    again.progress.__init__('{"sweeping": false, "details": "", "partitions": null}')  # type: ignore[misc]
+    again.progress.__init__('{"sweeping": false, "details": "", "partitions": null, "defaults": true}')  # type: ignore[misc]
     again.sweep()
     assert again.of(FEW) == [STATISTICS], "a restart goes on with the second of both"
 
@@ -233,9 +233,9 @@ def test_an_upgrade_reads_the_partitions_of_no_large_table_again(
     """They have been published, and the statistics of so many together are read through."""
     monkeypatch.setattr("stream.sources.hive.live.members.FEW_MAX", 1)
     warehouse = Warehouse()
-    together = "" if is_upgrade else ', "together": true'
+    told = '"defaults": true' if is_upgrade else '"defaults": true, "together": true'
     done = "null" if is_upgrade else '""'
-    warehouse.progress.__init__(f'{{"sweeping": false, "details": {done}, "partitions": null{together}}}')  # type: ignore[misc]
+    warehouse.progress.__init__(f'{{"sweeping": false, "details": {done}, "partitions": null, {told}}}')  # type: ignore[misc]
     warehouse.sweep()
     assert (warehouse.of(FEW), warehouse.due) == ([], [] if is_upgrade else ["d.few"])
 

@@ -102,9 +102,7 @@ def test_what_is_left_to_fetch_comes_back_from_the_cursor() -> None:
     assert Progress("{damaged").sweeping
 
 
-OF_EARLIER_VERSION = (
-    '{"sweeping": false, "swept": "d.z", "dirty": [], "objects": false, "details": %s, "partitions": %s}'
-)
+OF_EARLIER_VERSION = '{"sweeping": false, "objects": false, "details": %s, "partitions": %s, "defaults": true}'
 
 
 @pytest.mark.parametrize(("detailed", "parted"), [("null", None), ('"d.m"', None), ('""', "d.m")])
@@ -121,6 +119,24 @@ def test_statistics_together_are_published_once_after_an_upgrade(detailed: str, 
         again = Progress(progress.cursor())
         assert (again.parted, again.detailed) == (None, done)
         assert again.adds_together == (is_all_else_published and done is not None)
+
+
+@pytest.mark.parametrize(
+    ("detailed", "adds_together", "told"), [(None, False, True), ("d.m", True, True), (None, False, False)]
+)
+def test_partitions_are_published_once_more_after_an_upgrade(
+    *, detailed: str | None, adds_together: bool, told: bool
+) -> None:
+    """A topic of an earlier version has those of an empty value by that: they would be absent by their present name."""
+    found = {"sweeping": False, "details": detailed, "partitions": None, "adds_together": adds_together}
+    progress = Progress(json.dumps(found | ({"together": True, "keys": {}} if told else {})))
+    assert (progress.sweeping, progress.parted, progress.detailed) == (False, "", "")
+    assert not progress.adds_together, "those of large tables are published again too"
+    progress.note_belongings(None)
+    again = Progress(progress.cursor())
+    assert (again.parted, again.detailed, again.adds_together) == (None, "", False)
+    again.note_belongings(None)
+    assert Progress(again.cursor()).detailed is None
 
 
 def test_tables_whose_statistics_together_nobody_tells_are_kept_apart() -> None:
