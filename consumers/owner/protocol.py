@@ -218,6 +218,8 @@ class FillTable(Message, tag="fill_table"):
     hi: str
     stamp: bytes
     topic_id: str = ""
+    written: str = ""
+    """No write of the table that the answer shows is later; "": than ``hi``."""
 
 
 class Checkpoint(Message, tag="checkpoint"):

@@ -367,7 +367,7 @@ def judge_table_fill(
         return refused(refusal)
     if state is not None and (state.shard, state.epoch) != (shard, lineage.epoch):
         state = None
-    is_later = not lo.at_or_past(Position.parse(fill.hi))  # written after the list was fetched: by whom, it can't say
+    is_later = not lo.at_or_past(_last_write(fill))  # written after the list was fetched: by whom, it can't say
     has_writers = fill.kind == TRANSACTIONAL and (is_later or _may_be_open([UNKNOWN_WRITER], fill.write_ids))
     if has_writers and not _are_writers_known(state, fill, lineage, voids):
         return refused("a write id may be open, and what its transaction has written by then is not known here")
@@ -396,7 +396,12 @@ def _are_writers_known(state: TableState | None, fill: FillTable, lineage: Linea
         return False
     place = state.epoch, state.list_ordinal
     was_lost = any((void.epoch, void.ordinal) >= place for void in _voids_of(voids, state.name, state.shard))
-    return not was_lost and Position.parse(lineage.watermark).at_or_past(Position.parse(fill.hi))
+    return not was_lost and Position.parse(lineage.watermark).at_or_past(_last_write(fill))
+
+
+def _last_write(fill: FillTable) -> Position:
+    """No write that the fill shows is later. What a session takes away with it may be: its list's COMMIT."""
+    return Position.parse(fill.written or fill.hi)
 
 
 def _has_more_ids(state: TableState, fill: FillTable, lo: Position) -> bool:

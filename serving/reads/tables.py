@@ -333,6 +333,7 @@ def fill_of(keyspace: str, name: str, found: OwnerTable, seen: SourceTable) -> F
         lo=str(seen.position),
         hi=seen.latest,
         stamp=found.stamp,
+        written=str(seen.written or ""),
     )
 
 

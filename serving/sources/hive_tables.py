@@ -21,10 +21,11 @@ def read_table(metastore: Metastore, name: str, own_list: str | None, known: Fol
     lo, seen = seen_table(metastore, name, own_list)
     if seen.image is None:
         return seen
-    if shows_more(seen, known):
-        return seen._replace(hi=position_of(metastore.last_event()))
     latest = latest_event(metastore, name.lower(), lo, event_of(known.position), of_commits=seen.takes_commits)
-    return seen._replace(hi=position_of(latest))
+    written = position_of(latest)
+    if shows_more(seen, known):
+        return seen._replace(hi=position_of(metastore.last_event()), written=written)
+    return seen._replace(hi=written)
 
 
 def shows_more(seen: SourceTable, known: Folded) -> bool:

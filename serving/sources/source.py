@@ -84,6 +84,8 @@ class SourceTable(NamedTuple):
     """Whether a COMMIT may change it, of whichever transaction."""
     server_ids: str = ""
     """The list for all readers: ``write_ids`` counts what the reader has written itself."""
+    written: Position | None = None
+    """No write of the table that the image shows is later; None: than ``hi``."""
 
     @property
     def latest(self) -> str:

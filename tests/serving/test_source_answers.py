@@ -293,7 +293,9 @@ def test_a_list_that_shows_more_than_is_folded_is_as_late_as_the_log(folded: Fol
             return TableObject(name, 7, True, True, b"{}")
 
     log = as_metastore(Committed(("INSERT", "d", "t"), ("INSERT", "d", "u"), ("COMMIT_TXN", "", "")))
-    assert read_table(log, "d.t", None, folded).latest == f"HiveEvent/{latest}"
+    found = read_table(log, "d.t", None, folded)
+    assert found.latest == f"HiveEvent/{latest}"
+    assert (found.written or found.hi) == position_of(1), "the table itself was written before"
     assert read_table(log, "d.t", "d.t:3:9223372036854775807::", folded).latest == f"HiveEvent/{latest}"
     partitions = WantedObjects("partition", "d.t")
     assert read_objects(log, partitions, None, folded).hi == position_of(latest)

@@ -102,7 +102,17 @@ def test_the_position_of_the_read_proves_and_the_latest_is_taken_away(monkeypatc
     answer = asyncio.run(Reads(monkeypatch, owner).answer(source, vector=seen(SHARD, "0-1-5")))
     assert served(answer).token == str(seen(SHARD, "0-1-9"))
     [fill] = owner.fills
-    assert (fill.lo, fill.hi) == (str(at("0-1-5")), str(at("0-1-9")))
+    assert isinstance(fill, FillTable)
+    assert (fill.lo, fill.hi, fill.written) == (str(at("0-1-5")), str(at("0-1-9")), "")
+
+
+def test_a_fill_tells_the_last_write_of_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner that is behind the log's end, which a session takes away, would refuse it for other tables' events."""
+    found, owner = transactional(5)._replace(hi=at("0-1-9"), written=at("0-1-5")), FakeOwner()
+    assert served(asyncio.run(Reads(monkeypatch, owner).answer(FakeTableSource(found), managed()))).value
+    [fill] = owner.fills
+    assert isinstance(fill, FillTable)
+    assert (fill.hi, fill.written) == (str(at("0-1-9")), str(at("0-1-5")))
 
 
 @pytest.mark.parametrize("is_filled", [False, True])

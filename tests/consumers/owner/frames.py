@@ -104,7 +104,7 @@ REQUESTS: tuple[Request, ...] = (
     ),
     Wait(4, "shop", 3, VECTOR, 50, "t1"),
     Fill(5, "shop", 3, b"shop.items\0[7]", b'{"id":7}', AT, AT, 9, b"stamp", b"meaning1", "t1"),
-    FillTable(6, "hive", 3, 7, "shop.items", "transactional", b"{}", LIST, AT, AT, b"stamp", "t1"),
+    FillTable(6, "hive", 3, 7, "shop.items", "transactional", b"{}", LIST, AT, AT, b"stamp", "t1", AT),
     Checkpoint(7, "shop", 3),
     Status(8, "shop", "t1"),
     Verified(15, "shop", [Verdict(3, 9, True, 1_000)]),

@@ -137,9 +137,12 @@ def test_a_table_without_open_ids_never_waits_for_writers(held: Catalog) -> None
     assert answer_table(held.partition, NAME, 7, demand_of(seen(held.ordinal))).image == b'"v2"'
 
 
-@pytest.mark.parametrize(("opened", "behind", "accepted"), [("1", 0, True), ("1", 1, False), ("", 1, True)])
+@pytest.mark.parametrize(
+    ("opened", "behind", "written", "accepted"),
+    [("1", 0, None, True), ("1", 1, None, False), ("", 1, None, True), ("1", 1, 0, True), ("1", 2, 1, False)],
+)
 def test_what_an_open_writer_may_have_written_meanwhile_is_not_kept(
-    held: Catalog, opened: str, behind: int, *, accepted: bool
+    held: Catalog, opened: str, behind: int, written: int | None, *, accepted: bool
 ) -> None:
     """The metastore shows what is uncommitted. Once all that it may show is folded, its writers are known."""
     bound(held, f"{NAME}:0:{OPEN}::")
@@ -149,6 +152,7 @@ def test_what_an_open_writer_may_have_written_meanwhile_is_not_kept(
     read, listed = at(held.ordinal + behind), f"{NAME}:2:{opened or OPEN}:{opened}:"
     stamp = ask(held, listed).stamp
     offer = FillTable(0, "shop", 0, 7, NAME, "transactional", b'"v2"', listed, read, read, stamp)
+    offer.written = "" if written is None else at(held.ordinal + written)
     assert fill_table(held.partition, offer).accepted is accepted
 
 
@@ -166,14 +170,22 @@ def test_before_a_tables_first_event_only_a_list_without_open_ids_is_kept(
     assert fill_table(held.partition, offer).accepted is accepted
 
 
-@pytest.mark.parametrize(("later", "accepted"), [(0, True), (1, False)])
-def test_what_may_be_written_since_the_list_is_not_kept(held: Catalog, later: int, *, accepted: bool) -> None:
-    """A list without an open id does not know who has begun after it: the image may show what is uncommitted."""
+@pytest.mark.parametrize(
+    ("later", "written", "accepted"), [(0, None, True), (1, None, False), (1, 0, True), (2, 1, False)]
+)
+def test_what_may_be_written_since_the_list_is_not_kept(
+    held: Catalog, later: int, written: int | None, *, accepted: bool
+) -> None:
+    """A list without an open id does not know who has begun after it: the image may show what is uncommitted.
+
+    Events of other tables, which a session takes away, say nothing of that.
+    """
     bound(held, f"{NAME}:0:{OPEN}::")
     held.table("written", None, kind="transactional", txn=71, write_id=1)
     held.event("CommitTxn", {"txn": 71, "write_ids": [{"table_id": 7, "write_id": 1}]})
     lo, hi, listed = at(held.ordinal), at(held.ordinal + later), f"{NAME}:1:{OPEN}::"
     offer = FillTable(0, "shop", 0, 7, NAME, "transactional", b'"v2"', listed, lo, hi, ask(held, listed).stamp)
+    offer.written = "" if written is None else at(held.ordinal + written)
     assert fill_table(held.partition, offer).accepted is accepted
 
 
