@@ -115,6 +115,8 @@ class AsyncClient:
         except httpx2.HTTPError as error:
             if is_away(error):
                 self._router.failed(home, None)
+            else:
+                following.was_not_asked()
             raise unreachable(home, error) from error
 
     async def get_bytes(self, uri: str, start: int = 0, end: int | None = None, *, etag: str = "") -> FileBytes:

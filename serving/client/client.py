@@ -148,6 +148,8 @@ class FreshetClient:
         except httpx2.HTTPError as error:
             if is_away(error):
                 self._router.failed(home, None)
+            else:
+                following.was_not_asked()
             raise unreachable(home, error) from error
 
     def get_bytes(self, uri: str, start: int = 0, end: int | None = None, *, etag: str = "") -> FileBytes:

@@ -208,6 +208,10 @@ class Following:
         self._front = next(url for url in urls if url not in self._failed)
         return self._front
 
+    def was_not_asked(self) -> None:
+        """The front was not asked, for want of a free connection: it is as good as before."""
+        self._front = ""
+
     def heard(self, event: StreamEvent) -> None:
         """The next connection goes on after this event."""
         self._failed.clear()

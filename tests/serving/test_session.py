@@ -144,7 +144,7 @@ def test_errors_are_typed_and_keep_code_and_hint(code: str, kind: type[Exception
     assert caught.value.code == code  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("status", "kind"), [(200, ServerError), (500, ServerError), (502, Unavailable)])
+@pytest.mark.parametrize(("status", "kind"), [(500, ServerError), (502, Unavailable)])
 def test_a_response_of_another_server_is_a_clear_error(status: int, kind: type[ClientError]) -> None:
     """Not a decoder's error. What a proxy says while it has no front can be tried again."""
     with pytest.raises(kind, match="is not Freshet's") as caught:

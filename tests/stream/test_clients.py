@@ -137,7 +137,8 @@ def test_who_follows_announcements_opens_another_reader_after_an_error(monkeypat
     monkeypatch.setattr(locations, "RETRY_S", 0.0)
     monkeypatch.setattr(locations, "ensure_locations_topic", lambda _: None)
     monkeypatch.setattr(locations, "poll_batch", poll)
-    monkeypatch.setattr(reader, "_open", lambda: consumer("second"))
+    monkeypatch.setattr(locations, "end_offsets", lambda *_: {0: 0})
+    monkeypatch.setattr(reader, "_open", lambda _: consumer("second"))
     reader._follow(consumer("first"))
     assert (polled, closed) == (["first", "second"], ["first", "second"])
 
@@ -240,7 +241,7 @@ def test_a_reader_of_announcements_that_can_not_begin_leaves_nothing_open(monkey
     reader: Any = LocationsReader(NOWHERE)
     monkeypatch.setattr(locations, "ensure_locations_topic", lambda _: None)
     monkeypatch.setattr(locations, "end_offsets", lambda *_: {0: 5})
-    monkeypatch.setattr(reader, "_open", lambda: SimpleNamespace(close=lambda: closed.append("consumer")))
+    monkeypatch.setattr(reader, "_open", lambda _: SimpleNamespace(close=lambda: closed.append("consumer")))
     monkeypatch.setattr(reader, "_read_to", away)
     with pytest.raises(KafkaUnreachable):
         reader._open_at_end(1.0)
