@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSet, Sequence
 from contextlib import contextmanager
@@ -95,10 +96,14 @@ class WholeProcesses(TracedRun):
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """While it lasts, the product's modules are the simulation's, and what they log is judged."""
-        config = structlog.get_config()
+        """While it lasts, the product's modules are the simulation's, and what they log is judged.
+
+        What applications' clients warn of goes nowhere: it is of the simulated time.
+        """
+        config, clients = structlog.get_config(), logging.getLogger("freshet_client")
         before = [(module, name, getattr(module, name)) for module, name, _ in self.bounds()]
         structlog.configure(processors=[self._log], wrapper_class=structlog.BoundLogger)
+        were_silent, clients.disabled = clients.disabled, True
         try:
             for module, name, bound in self.bounds():
                 setattr(module, name, bound)
@@ -107,6 +112,7 @@ class WholeProcesses(TracedRun):
                 yield
         finally:
             structlog.configure(**config)
+            clients.disabled = were_silent
             for module, name, bound in before:
                 setattr(module, name, bound)
             self.disk.close()
