@@ -123,14 +123,18 @@ def _whole(head: Head, table: str, shard: str) -> Backfill | None:
     if lineage.watermark_ordinal < held.complete:
         return None
     begun = (held.epoch, held.begun)
-    if any(void[:2] >= begun for void in _voids(head, table, shard)) or not is_in_scope(head, shard, *begun):
+    if any(void[:2] >= begun for void in voids_of(head, table, shard)) or not is_in_scope(head, shard, *begun):
         return None
     return held
 
 
-def _voids(head: Head, table: str, shard: str) -> list[Void]:
-    found = (head.voids.get((table, shard)), head.voids.get((EVERY_TABLE, shard)))
-    return [void for void in found if void is not None]
+def voids_of(head: Head, table: str, shard: str) -> tuple[Void, ...]:
+    """The voids that cover a table's keys of one shard."""
+    voids = head.voids
+    if not voids:
+        return ()
+    found = (voids.get((table, shard)), voids.get((EVERY_TABLE, shard)))
+    return tuple(void for void in found if void is not None)
 
 
 def drop_lines(head: Head, table: str) -> dict[str, Dropped]:
@@ -143,7 +147,7 @@ def drop_lines(head: Head, table: str) -> dict[str, Dropped]:
     lines = {shard: line for shard in head.lineages if (line := head.dropped.get((table, shard))) is not None}
     for shard in whole_shards(head, table):
         lineage = head.lineages[shard]
-        void = max(_voids(head, table, shard), default=(0, 0))[:2]
+        void = max(voids_of(head, table, shard), default=(0, 0))[:2]
         lines[shard] = Dropped(lineage.epoch, lineage.watermark_ordinal, lineage.watermark, *void)
     return lines
 
@@ -238,9 +242,11 @@ class Drops:
             lines = drop_lines(self._head, begin.removesuffix(SEPARATOR).decode()) if begin else {}
         except UnicodeDecodeError:  # no table has such a name
             lines = {}
-        voided = {shard: line.void_ordinal if line.void_epoch == line.epoch else 0 for shard, line in lines.items()}
-        tags = {shard: f"{shard}\0{line.epoch}\0".encode() for shard, line in lines.items()}
-        return lines, [(tags[shard], HEAD.pack(0, voided[shard])[1:]) for shard in lines]
+        living = list[tuple[bytes, bytes]]()
+        for shard, line in lines.items():
+            voided = line.void_ordinal if line.void_epoch == line.epoch else 0
+            living.append((f"{shard}\0{line.epoch}\0".encode(), HEAD.pack(0, voided)[1:]))
+        return lines, living
 
 
 def live_items(head: Head, items: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:

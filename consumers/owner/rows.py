@@ -8,10 +8,10 @@ from typing import Final
 
 import msgspec
 
-from consumers.fold.backfills import is_left_behind, is_readable, whole_at
+from consumers.fold.backfills import is_left_behind, is_readable, voids_of, whole_at
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.shards import NO_KIN, Kin, is_succeeded, lineage_of_key, shard_map
-from consumers.fold.state import Head, Void
+from consumers.fold.state import Head
 from consumers.owner.evidence import ACCEPTED, FillVerdict, fill_refusal, kin_at, may_catch_up, refused, tag_of
 from consumers.owner.meaning import check_partition, compare_meaning, folded_meaning, prefix_of, refuse_row
 from consumers.owner.overlay import OverlayFill
@@ -173,15 +173,6 @@ def later_of(position: str, other: str) -> str:
     if not other or position == other:
         return position
     return str(Position.parse(position).join(Position.parse(other))) if position else other
-
-
-def voids_of(head: Head, table: str, shard: str) -> tuple[Void, ...]:
-    """The voids that cover a table's keys of one shard."""
-    voids = head.voids
-    if not voids:
-        return ()
-    found = (voids.get((table, shard)), voids.get((EVERY_TABLE, shard)))
-    return tuple(void for void in found if void is not None)
 
 
 def _all_voids(head: Head, table: str) -> tuple[tuple[int, int, str], ...]:

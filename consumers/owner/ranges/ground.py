@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from consumers.fold.backfills import whole_at
+from consumers.fold.backfills import voids_of, whole_at
 from consumers.fold.shards import shard_map, sole_lineage
 from consumers.fold.state import Backfill, Head, Lineage, Void
 from consumers.owner.evidence import kin_at
@@ -17,7 +17,6 @@ from consumers.owner.partitions import Partition
 from consumers.owner.protocol import GetRange
 from consumers.owner.ranges.indexed import columns_named, meaning_with
 from consumers.owner.ranges.order import Ranking
-from consumers.owner.rows import voids_of
 from consumers.store.index import Extraction, Index
 from tokens import Position, Tag
 
