@@ -96,6 +96,11 @@ def missing_table(name: str) -> DescribeTable:
     return DescribeTable(name, (), (), False, "no such table at the source")
 
 
+def is_missing(described: DescribeTable) -> bool:
+    """Whether the table was not there where it was described. One whose schema is not known yet may be."""
+    return described == missing_table(described.table)
+
+
 @dataclass(frozen=True, slots=True)
 class TableFilter:
     """Which tables a source publishes, and so which a front may read through. Default: all but the system's tables.

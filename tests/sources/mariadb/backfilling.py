@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from consumers.fold.backfills import whole_shards
+from consumers.fold.backfills import Drops, whole_shards
 from consumers.fold.entry import ABSENT, VALUE, decode_entry
 from consumers.owner.rows import view_row
 from lab.simulation.rows.publishing import collect
@@ -216,6 +216,13 @@ class Backfilled:
         found = [key for key in folded.entries if key.startswith(prefix)]
         rows = {key: view_row(folded.state.head, key, folded.entries[key]) for key in found}
         return {key: row.image or b"" for key, row in rows.items() if row.kind == VALUE}
+
+    def may_keep(self, table: str) -> int:
+        """How many entries of a table a store keeps after its next sweep."""
+        name, folded = f"{self.source.database}.{table}", self.fold()
+        drops = Drops(folded.state.head)
+        held = ((key, folded.entries[key]) for key in folded.entries if key.startswith(f"{name}\0".encode()))
+        return sum(drops.entry(key, value) is None for key, value in held)
 
     def is_absent(self, table: str, *values: object) -> bool:
         """Whether the partition knows that a row does not exist."""

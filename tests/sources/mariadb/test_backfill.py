@@ -161,16 +161,49 @@ def test_ddl_that_changes_no_image_costs_nothing(source: Source) -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_a_dropped_table_is_not_whole(source: Source) -> None:
-    """What is known of a table ends with it, and the other tables are read all the same."""
+def test_a_dropped_table_is_whole_without_a_row(source: Source) -> None:
+    """So stores let go of its rows; the other tables are read all the same."""
     fill(source, "t", 200)
     fill(source, "u", 30)
     with Backfilled(source, rows_per_s=300) as backfilled:
         backfilled.await_rows("t", 20)
         source.run("DROP TABLE t")
-        backfilled.await_whole("u")
-        assert not backfilled.is_whole("t")
-        assert not backfilled.is_absent("t", 4711)
+        backfilled.await_whole("t", "u")
+        assert backfilled.images("t") == {}
+        assert backfilled.may_keep("t") == 0
+        assert backfilled.images("u") == source.selected("u")
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_table_that_is_made_again_has_the_rows_that_it_has_then(source: Source) -> None:
+    """That its namesake was dropped says nothing of it, nor does a restart in between."""
+    fill(source, "t", 50)
+    with Backfilled(source) as backfilled:
+        backfilled.await_whole("t")
+        source.run("RENAME TABLE t TO away")
+        backfilled.await_whole("t", "away")
+        assert backfilled.may_keep("t") == 0
+    source.run("RENAME TABLE away TO t", "DELETE FROM t WHERE id < 10")
+    with backfilled:
+        backfilled.await_whole("t", "away")
+        assert backfilled.images("t") == source.selected("t")
+        assert backfilled.is_absent("t", 5)
+        assert backfilled.images("away") == {}
+
+
+def test_a_table_that_was_dropped_while_the_source_was_away_is_whole_without_a_row(source: Source) -> None:
+    """The source sees so by what the topic says of it."""
+    fill(source, "t", 50)
+    with Backfilled(source) as backfilled:
+        backfilled.await_whole("t")
+    source.run("DROP TABLE t")
+    with backfilled:
+        backfilled.await_whole("t")
+        assert backfilled.begun("t") == 2
+        assert backfilled.may_keep("t") == 0
+    with backfilled:
+        backfilled.until(lambda: backfilled.watermark == source.position())
+        assert backfilled.begun("t") == 2
 
 
 def test_a_void_ends_what_is_known_until_the_table_is_read_again(source: Source) -> None:

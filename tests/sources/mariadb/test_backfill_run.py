@@ -21,7 +21,7 @@ from stream.sources.mariadb.cascades.children import Knowledge
 from stream.sources.mariadb.cascades.family import Family
 from stream.sources.mariadb.connection import MariaDBError
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.sources.mariadb.schema import TableFilter
+from stream.sources.mariadb.schema import TableFilter, missing_table
 from stream.sources.status import SourceStatus
 from stream.wire.events import BackfillTable, ResumePoint, SourceTransaction, VoidTable
 from stream.wire.keys import row_key
@@ -195,6 +195,21 @@ def test_a_step_is_bounded_while_chunks_keep_coming() -> None:
     begins, *chunks = watched.said
     assert list(begins.changes) == [BackfillTable(TABLE, complete=False)]
     assert len(chunks) == AHEAD_MAX
+
+
+def test_a_table_that_is_gone_is_complete_at_once_and_said_once() -> None:
+    """It has no rows to read. One whose schema is not known yet may still be there."""
+    watched = Watched("d.a", "d.b", TABLE)
+    unknown = replace(missing_table("d.b"), reason="its schema at this position is not known")
+    watched.run._catalog.describe_as({"d.a": missing_table("d.a"), "d.b": unknown, TABLE: DESCRIBED})
+    watched.run.step(at(9), 1, BEFORE)
+    said = [each for transaction in watched.said for each in transaction.changes]
+    assert said[:2] == [BackfillTable("d.a", complete=False), BackfillTable("d.a", complete=True)]
+    assert watched.wanted == [TABLE]
+    watched.run.step(at(9), 1, BEFORE)
+    told = [each.table for txn in watched.said for each in txn.changes if isinstance(each, BackfillTable)]
+    assert told.count("d.a") == 2
+    assert "d.b" not in told
 
 
 def test_a_table_that_cannot_be_read_leaves_its_turn_to_the_next() -> None:

@@ -146,6 +146,13 @@ class Plan:
         self.cursors[table] = Cursor()
         return SourceTransaction(position, position, timestamp, [BackfillTable(table, complete=False)])
 
+    def empty(self, table: str, position: str, timestamp: int) -> Iterator[SourceTransaction]:
+        """Begin with a table that is not there at ``position``, and complete it: it has no rows."""
+        yield self.begin(table, position, timestamp)
+        yield SourceTransaction(position, position, timestamp, [BackfillTable(table, complete=True)])
+        self.complete.add(table)
+        del self.cursors[table]
+
     def take_up(self, table: str, position: str) -> None:
         """Go on with a table that has begun. Its rows may be read from this position on."""
         self.table, self.since, self._prefix = table, GtidPosition.parse(position), table.encode() + b"\0"

@@ -21,9 +21,9 @@ from stream.sources.mariadb.cascades.children import Knowledge
 from stream.sources.mariadb.cascades.family import Family
 from stream.sources.mariadb.connection import MariaDBError
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.sources.mariadb.schema import TableFilter
+from stream.sources.mariadb.schema import TableFilter, is_missing
 from stream.sources.status import CURSORS, HOLDERS, PROGRESS, SourceStatus, TableReading
-from stream.wire.events import EVERY_TABLE, Change, ResumePoint, RowChange, SourceTransaction
+from stream.wire.events import EVERY_TABLE, Change, DescribeTable, ResumePoint, RowChange, SourceTransaction
 
 log = structlog.get_logger(__name__)
 
@@ -371,6 +371,7 @@ class Backfill:
         if now < self._look_at:
             return
         described = [self._catalog.description(name) for name in self._catalog.names if self._choice.wants(name)]
+        self._empty(described, position, timestamp)
         ends = self._pause_ends(left_tables(self._plan, described))
         self._keep_held(ends)
         held = self._status.tables_held
@@ -401,11 +402,23 @@ class Backfill:
         self._began_at, self._report_at, self._began_with = now, now + REPORT_EVERY_S, rows
         self._reading.want(Wanted(self._catalog.description(table), after, GtidPosition.parse(position)))
 
+    def _empty(self, described: Iterable[DescribeTable], position: str, timestamp: int) -> None:
+        """Tables that were dropped are whole without a row, so that stores let go of the rows that they had."""
+        complete = self._plan.complete
+        gone = [each.table for each in described if each.table not in complete and is_missing(each)]
+        for table in gone:
+            for transaction in self._plan.empty(table, position, timestamp):
+                self._publisher.publish(transaction)
+            log.info("table is gone", table=table, position=position)
+        if gone:
+            self._annotate()
+
     def _unlearnt(self) -> Iterator[str]:
         """Complete tables of whose rows the family does not know all: the source was restarted meanwhile."""
         if self._family is None:
             return iter(())
-        return self._family.children.unknown(self._plan.complete & self._catalog.names)
+        names = self._plan.complete & self._catalog.names
+        return self._family.children.unknown(name for name in names if not is_missing(self._catalog.description(name)))
 
     def _pause_ends(self, tables: Iterable[str]) -> dict[str, float]:
         return {table: self._pauses.get(table, (0.0, 0.0))[1] for table in tables}
