@@ -151,7 +151,8 @@ class KafkaFaults(TableFaults):
 
     def op_stray(self, partition: int) -> None:
         """Some publisher dies in the middle of a transaction."""
-        if EVENTS in self.kafka.topics and not self.kafka.down:
+        events = self.kafka.topics.get(EVENTS)
+        if events is not None and self.kafka.led and not self.kafka.down and events.known_at <= self.kafka.now:
             number = partition % self.partitions
             self._strikes("transaction left open", f"a transaction in partition {number} is left open")
             self.kafka.leave_open(EVENTS, number, b"junk")
