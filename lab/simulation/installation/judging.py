@@ -117,6 +117,8 @@ class SessionJudge:
         self._record = record
         self._complain = complain
         self._events: dict[str, list[_Event]] = defaultdict(list)
+        self.clocks_differ_s = 0.0
+        """By how much the server's clock is ahead of a front's, at most: an answer to a bound may be older by that."""
         self.others: list[SessionJudge] = []
         """Those of other shards. What a session has seen there is in its token too."""
 
@@ -151,7 +153,7 @@ class SessionJudge:
 
     def asked(self, session: str, time: float, staleness_s: float | None = None) -> Asked:
         """A request begins. ``session``: "" for a read without a session."""
-        until = None if staleness_s is None else time - staleness_s
+        until = None if staleness_s is None else time - staleness_s - self.clocks_differ_s
         return Asked(time, len(self._events[session]), self._record.is_ambiguous, until)
 
     def answered(self, session: str, asked: Asked, ended: float, answers: Sequence[Judged]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from random import Random
 from typing import Any, Final
 
 import pymysql
@@ -77,6 +78,8 @@ OTHER_SOURCE: Final = "source-of-depot"
 ZONES_S: Final = (3_600, -7_200, 34_200)
 """The time zones of a wide history's primary, its replica, and the second keyspace's server."""
 ROWS_PER_CHUNK: Final = 3
+CLOCK_ERROR_S: Final = 10.0
+"""Of a clock, in histories whose clocks differ."""
 FIRST_SERVER_ID: Final = 4_380
 HELD_BYTES: Final = 700
 """Of lean histories: what a stream holds of what it can't tell yet."""
@@ -118,7 +121,7 @@ class Installation(WholeProcesses):
         snapshots have a place, fronts are in zones and keep a file of locations, and there may be a follower. In a
         guarded one fronts and owners ask for credentials. With 2 added to that rows are published with what they were,
         with 4 only short images of them, with 8 also rows of a table without a primary key. With 16 requests are
-        traced. With 32 the source reads the binlog at the replica, if there is one.
+        traced. With 32 the source reads the binlog at the replica, if there is one. With 64 clocks differ.
         """
         seed, partitions, consumers, fronts, replica, wide, placed, guarded = shape
         super().__init__(seed, outcome, trace)
@@ -145,6 +148,8 @@ class Installation(WholeProcesses):
             self.truths[OTHER_KEYSPACE].judge.others.append(self.judge)
             for server, zone_s in zip((self.primary, self.replica, self.depot), ZONES_S, strict=True):
                 server.behaviour.zone_s = zone_s
+        if guarded & 64:
+            self._set_clocks(Random(seed))
         self.said_ready: set[str] = set()
         """Processes that have said so."""
         self.epoch = 0
@@ -156,6 +161,17 @@ class Installation(WholeProcesses):
         self._mariadb = mariadb_twins(self._addresses, self.kernel)
         self.driver: Any = self._mariadb[pymysql]
         """PyMySQL, to the simulated servers."""
+
+    def _set_clocks(self, rng: Random) -> None:
+        """Each process and each server has a clock of its own."""
+        processes = (*PROCESSES, OTHER_SOURCE, FOLLOWER)
+        self.kernel.clock_errors_s = {name: rng.uniform(-CLOCK_ERROR_S, CLOCK_ERROR_S) for name in processes}
+        for server in (self.primary, self.replica, self.depot):
+            server.behaviour.clock_shift_s = rng.uniform(-CLOCK_ERROR_S, CLOCK_ERROR_S)
+        latest = max(server.behaviour.clock_shift_s for server in (self.primary, self.replica, self.depot))
+        earliest = min(self.kernel.clock_errors_s[front] for front in FRONTS)
+        for truth in self.truths.values():
+            truth.judge.clocks_differ_s = max(latest - earliest, 0.0)
 
     @contextmanager
     def installed(self) -> Iterator[None]:

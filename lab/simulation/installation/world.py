@@ -151,6 +151,7 @@ WITH_GUARDS: Final = 0.25
 WITH_LOGS: Final = 0.2
 WITH_LETTERS: Final = 0.2
 WITH_TRACES: Final = 0.2
+WITH_CLOCKS: Final = 0.2
 WITH_WORK: Final = 0.15
 WITH_REPLICAS: Final = 0.6
 """Of those that have a replica."""
@@ -275,6 +276,7 @@ def _with_more(ops: History, rng: Random) -> History:
             if more is FOLLOWS and rng.random() < MOTIFS:
                 ops += _followed(rng)
     guarded |= 16 * (published.random() < WITH_TRACES)
+    guarded |= 64 * (published.random() < WITH_CLOCKS)
     ops[0] = (*ops[0], guarded)
     return ops
 

@@ -21,11 +21,13 @@ class Kernel(Switching):
         super().__init__(rng)
         self.network = Network(self)
         self._loops: dict[Process, VirtualLoop] = {}
+        self.clock_errors_s: dict[str, float] = {}
+        """Process → by how much its wall clock is ahead of the history's; negative: behind."""
 
     @property
     def time(self) -> float:
-        """The wall clock."""
-        return EPOCH_S + self.now
+        """The wall clock of the running process."""
+        return EPOCH_S + self.now + self.clock_errors_s.get(self.current_process.name, 0.0)
 
     @property
     def loop(self) -> VirtualLoop:

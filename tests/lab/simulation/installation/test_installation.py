@@ -12,7 +12,8 @@ import pytest
 from consumers.process.announcing import Announcer
 from consumers.store.store import PartitionStore
 from lab.simulation.engine import History, run_one
-from lab.simulation.installation.judging import MONOTONIC, OWN_WRITES
+from lab.simulation.installation.judging import BOUNDED, MONOTONIC, OWN_WRITES
+from lab.simulation.installation.parts import Installation
 from lab.simulation.installation.settling import RECOVERS
 from lab.simulation.installation.world import InstallationWorld
 from lab.simulation.kernel.scheduler import Kernel
@@ -54,6 +55,28 @@ def test_a_front_without_a_source_answers_what_it_can_prove() -> None:
     """MariaDB is down: what the session has seen is served from the cache, nothing else."""
     got = answers([*WRITE_AND_READ, ("let", 3), ("mariadb", 1, 0), ("read", 0, 1, 1, 3)])
     assert got["fresh from the cache"] >= 5
+
+
+def test_an_answer_to_a_bound_is_older_by_what_the_clocks_differ() -> None:
+    """The server's clock is ahead of the front's, and Kafka is away. The world allows that much, and no more."""
+    differing = [("world", 4, 0, 0, 0, 0, 0, 0, 64), ("let", 3)]
+    late = [
+        ("write", 0, 0, 1, 3),
+        ("let", 3),
+        ("kafka", 1, 0),
+        ("write", 0, 0, 1, 3),
+        ("let", 2),
+        ("bounded", 1, 0, 1, 3),
+    ]
+    assert rule([*differing, *late]) == ""
+    set_clocks = Installation._set_clocks
+
+    def forget(run: Installation, rng: Random) -> None:
+        set_clocks(run, rng)
+        run.judge.clocks_differ_s = 0.0
+
+    with replaced(Installation, "_set_clocks", forget):
+        assert rule([*differing, *late]) == BOUNDED
 
 
 @contextmanager
