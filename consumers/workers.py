@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing import connection, get_context, resource_tracker
@@ -27,6 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from consumers.owner.protocol import OwnerError
 from consumers.process.loop import ConsumptionSettings
 from consumers.process.run import OwnerSettings, announced_host, monitoring_options, run_consumer
+from stream.access.direct import direct
 from stream.monitoring import serve_monitoring
 from tokens.errors import FreshetError
 
@@ -282,7 +282,7 @@ def _scrape(worker: Worker) -> list[Metric] | None:
     if not worker.metrics:
         return None
     try:
-        with urllib.request.urlopen(f"http://{worker.metrics}/metrics", timeout=SCRAPE_TIMEOUT_S) as answer:
+        with direct().open(f"http://{worker.metrics}/metrics", timeout=SCRAPE_TIMEOUT_S) as answer:
             return list(text_string_to_metric_families(answer.read().decode()))
     except (OSError, ValueError):
         return None

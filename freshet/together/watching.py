@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import ssl
 import threading
-import urllib.request
 from collections.abc import Callable
+from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.request import Request
+
+from stream.access.direct import direct
+from tokens.errors import one_line
 
 POLL_S: Final = 0.5
 ANSWER_TIMEOUT_S: Final = 5.0
 STILL_AFTER: Final = 20
-"""Looks after which it says what the keyspaces that are not ready lack."""
+"""Looks after which it says what the keyspaces that are not ready lack, or why the front does not answer."""
 
 
 class Watch:
@@ -34,6 +39,7 @@ class Watch:
         self._secured = secured
         self._waiting = set(keyspaces)
         self._has_answered = False
+        self._problem = ""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name="watch", daemon=True)
 
@@ -46,10 +52,15 @@ class Watch:
         self._ended.set()
 
     def _look(self) -> None:
-        looks = 0
+        looks = unanswered = 0
         while self._waiting and not self._ended.wait(POLL_S):
             found = self._ask()
-            if found is None or self._ended.is_set():
+            if self._ended.is_set():
+                continue
+            if found is None:
+                unanswered += 1
+                if unanswered == STILL_AFTER and not self._has_answered:
+                    self._say(f"no answer at {self._url} yet: {self._problem}")
                 continue
             self._tell(found)
             looks += 1
@@ -71,10 +82,22 @@ class Watch:
 
     def _ask(self) -> list[dict[str, Any]] | None:
         """The front's keyspaces; None if it does not answer."""
-        request = urllib.request.Request(f"{self._url}/v1/status", headers=self._headers)
+        request = Request(f"{self._url}/v1/status", headers=self._headers)
         try:
-            with urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT_S, context=self._secured) as answer:
+            with direct(self._secured).open(request, timeout=ANSWER_TIMEOUT_S) as answer:
                 found: list[dict[str, Any]] = json.load(answer)["keyspaces"]
                 return found
-        except (OSError, HTTPException, ValueError, KeyError):  # it may be ended amid an answer
+        except (OSError, HTTPException, ValueError, KeyError) as error:  # it may be ended amid an answer
+            self._problem = _problem_of(error)
             return None
+
+
+def _problem_of(error: Exception) -> str:
+    """Why there was no answer, with the setting that may be wrong."""
+    if isinstance(error, HTTPError):
+        error.close()
+        denied = error.code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+        return f"it answers {error.code}{'; set client.token to a secret that it accepts' * denied}"
+    cause = getattr(error, "reason", error)
+    unknown = isinstance(cause, ssl.SSLError)
+    return one_line(f"{str(cause) or type(cause).__name__}{'; check client.tls' * unknown}")

@@ -171,7 +171,7 @@ class ClusterStack(LinkedStack):
         """Whether a node's read API does."""
         try:
             url = f"http://127.0.0.1:{self._front_ports[role]}/healthz"
-            return httpx2.get(url, timeout=2).status_code == httpx2.codes.OK
+            return httpx2.get(url, timeout=2, trust_env=False).status_code == httpx2.codes.OK
         except httpx2.HTTPError:
             return False
 

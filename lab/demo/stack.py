@@ -179,7 +179,7 @@ class Stack:
             if ended := self.unexpected_exit():
                 raise LocalServerError(ended, hint=f"see the logs in {self.directory}")
             try:
-                answer = httpx2.get(f"{self.url}/readyz", timeout=2)
+                answer = httpx2.get(f"{self.url}/readyz", timeout=2, trust_env=False)
                 if answer.status_code == httpx2.codes.OK:
                     return
                 last_answer = answer.text

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
 
+from serving.client.sending.requests import DIRECT
 from stream.access.certificates import Certificates
 from tokens.errors import FreshetError, one_line
 
@@ -43,7 +44,7 @@ class SchemaRegistry:
         auth = (self.user, self.password) if self.user else None
         verify = self.certificates.client() or True
         try:
-            with httpx2.Client(timeout=TIMEOUT_S, auth=auth, verify=verify) as http:
+            with httpx2.Client(timeout=TIMEOUT_S, auth=auth, verify=verify, mounts=DIRECT) as http:
                 return {subject: self._id(http, subject, text) for subject, text in schemas.items()}
         except httpx2.HTTPError as error:
             raise RegistryError(

@@ -6,10 +6,12 @@ import fcntl
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from email.message import Message
 from http.client import BadStatusLine, IncompleteRead
 from pathlib import Path
+from ssl import SSLError
 from typing import Any
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 
 import pytest
 
@@ -149,8 +151,40 @@ def test_a_front_that_breaks_off_its_answer_is_asked_again(error: Exception, mon
     def fails(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("urllib.request.urlopen", fails)
+    monkeypatch.setattr("urllib.request.OpenerDirector.open", fails)
     assert Watch("http://front", "", lambda _: None, ["shop"])._ask() is None
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (URLError("refused"), "refused"),
+        (TimeoutError(), "TimeoutError"),
+        (
+            HTTPError("", 401, "Unauthorized", Message(), None),
+            "it answers 401; set client.token to a secret that it accepts",
+        ),
+        (HTTPError("", 500, "", Message(), None), "it answers 500"),
+        (URLError(SSLError(1, "certificate verify failed")), "certificate verify failed; check client.tls"),
+    ],
+)
+def test_why_the_front_does_not_answer_is_said_once(
+    error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token or a certificate that does not fit was silence for good: nothing said why nothing got ready."""
+    monkeypatch.setattr(watching, "POLL_S", 0.0)
+    said: list[str] = []
+    found = Watch("http://front", "", said.append, ["shop"])
+    looks = iter(range(3 * STILL_AFTER))
+
+    def fails(*_: object, **__: object) -> None:
+        if next(looks, None) is None:
+            found.end()
+        raise error
+
+    monkeypatch.setattr("urllib.request.OpenerDirector.open", fails)
+    found._look()
+    assert said == [f"no answer at http://front yet: {reason}"]
 
 
 @pytest.mark.parametrize(("port", "words"), [("0", []), ("8480", ["--port", "0"])])

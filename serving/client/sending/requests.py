@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 KEEPALIVE_MAX: Final = 100
 """Connections that are kept for later requests. As many are open as requests are under way: a stream holds one."""
+DIRECT: Final = {"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None}
+"""As httpx2's mounts: what no proxy of the environment is asked for. It would be told the token, and is elsewhere."""
 
 
 def options(timeout: float, tls: Tls | None) -> dict[str, Any]:
@@ -24,7 +26,7 @@ def options(timeout: float, tls: Tls | None) -> dict[str, Any]:
 
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=KEEPALIVE_MAX)
     secured = {"verify": tls.context()} if tls is not None and any(tls) else {}
-    return {"timeout": timeout, "limits": limits, **secured}
+    return {"timeout": timeout, "limits": limits, "mounts": DIRECT, **secured}
 
 
 def homes(base_url: str | Sequence[str]) -> Sequence[str]:

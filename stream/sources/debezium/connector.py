@@ -11,15 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPException
-from ssl import SSLError
+from ssl import SSLContext, SSLError
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import msgspec
 import xxhash
 
 from stream.access.certificates import CertificateError, Certificates
+from stream.access.direct import direct
+from stream.access.listening import is_loopback
 from stream.sources.debezium.errors import ConnectUnreachable, DebeziumError
 from stream.sources.debezium.messages import POSTGRES
 from stream.sources.debezium.values import UNAVAILABLE
@@ -230,7 +233,7 @@ def asked(connect: KafkaConnect, path: str, kind: type[Answer], timeout_s: float
         said = b64encode(f"{connect.user}:{connect.password}".encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {said}")
     try:
-        with urlopen(request, timeout=timeout_s, context=connect.certificates.client()) as answer:
+        with _opened(request, timeout_s, connect.certificates.client()) as answer:
             return msgspec.json.decode(answer.read(), type=kind)
     except CertificateError as error:
         raise DebeziumError(str(error), hint=error.hint, code=error.code) from error
@@ -245,3 +248,10 @@ def asked(connect: KafkaConnect, path: str, kind: type[Answer], timeout_s: float
     except ValueError:
         raise _no_connect(url) from None
     raise ConnectUnreachable(f"Kafka Connect at {url} cannot be asked: {reason}", hint=hint)
+
+
+def _opened(request: Request, timeout_s: float, context: SSLContext | None) -> Any:
+    """Beyond this machine a proxy may be the only way. Raises as ``urlopen``."""
+    if is_loopback(urlsplit(request.full_url).hostname or ""):
+        return direct(context).open(request, timeout=timeout_s)
+    return urlopen(request, timeout=timeout_s, context=context)
