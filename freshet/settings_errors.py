@@ -155,6 +155,8 @@ def _what(finding: Any) -> str:
 def _hint(finding: Any, path: list[str], file: Path, known_keys: Callable[[Sequence[str]], Iterable[str]]) -> str:
     if finding["type"] == "extra_forbidden":
         known = sorted(known_keys(path[:-1]))
+        if path[-1] in known and (kind := finding["loc"][-2]) in _KINDS:
+            return f"remove it: a source of kind {kind} has no such setting"
         return _did_you_mean(path[-1], known) if known else "remove it"
     if finding["loc"][-1:] == ("[key]",):
         return f"give it another name in {file}"

@@ -235,10 +235,14 @@ def test_a_value_out_of_its_limits_names_its_key(text: str, key: str) -> None:
         ("[sevre]\nport = 1", "did you mean serve?"),
         ("[keyspaces.a]\npartition = 1", "did you mean partitions?"),
         ("[keyspaces.a.source]\nkind='mariadb'\ndatabases=['x']\npasword='y'", "did you mean password?"),
+        (
+            "[keyspaces.a]\nkind='catalog'\nsource={kind='hive', databases=['x']}",
+            "remove it: a source of kind hive has no such setting",
+        ),
     ],
 )
-def test_a_misspelled_key_is_an_error_with_the_right_spelling(text: str, hint: str) -> None:
-    """A misspelled key is refused, and the hint has the right spelling."""
+def test_a_key_that_is_none_is_an_error_with_the_right_one(text: str, hint: str) -> None:
+    """A misspelled key is refused with the right spelling; one of another kind of source is told to be that."""
     assert refused(text).hint == hint
 
 

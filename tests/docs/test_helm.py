@@ -1,7 +1,7 @@
 """The Helm chart: what it renders runs commands that exist with settings that exist, and can be rolled.
 
-``docker/helm/rendered.yaml`` is what `helm template` makes of it: made again and compared where helm is installed.
-Else the sum in its first line shows that the chart is the one that it was made of.
+``docker/helm/rendered.yaml`` is what `helm template` makes of it and of ``example.yaml``: made again and compared where
+helm is installed. Else the sum in its first line shows that the chart is the one that it was made of.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tests.docs.test_docs import NO_SETTINGS, fields_of, problem_of
 
 HELM = Path(__file__).parents[2] / "docker" / "helm"
 CHART = HELM / "freshet"
+EXAMPLE = HELM / "example.yaml"
 KEPT = HELM / "rendered.yaml"
 RENDERED = KEPT.read_text(encoding="utf-8") if KEPT.exists() else ""
 OBJECTS: list[dict[str, Any]] = [each for each in yaml.safe_load_all(RENDERED) if each]
@@ -46,16 +47,17 @@ def pod_of(workload: dict[str, Any]) -> dict[str, Any]:
 
 
 def sum_of_chart() -> str:
-    """Of all files of the chart, by name."""
+    """Of all files of the chart, by name, and of the example."""
     files = sorted(each for each in CHART.rglob("*") if each.is_file())
-    text = b"".join(str(each.relative_to(CHART)).encode() + each.read_bytes() for each in files)
+    text = b"".join(str(each.relative_to(HELM)).encode() + each.read_bytes() for each in [*files, EXAMPLE])
     return hashlib.sha256(text).hexdigest()
 
 
 def rendered(helm: str) -> str:
     """What is kept: the sum of the chart, and what helm makes of it. Raises if helm finds something wrong."""
-    subprocess.run([helm, "lint", "--strict", str(CHART)], check=True, capture_output=True, timeout=60)
-    command = [helm, "template", "freshet", str(CHART), "--namespace", "cache"]
+    values = ["--values", str(EXAMPLE)]
+    subprocess.run([helm, "lint", "--strict", str(CHART), *values], check=True, capture_output=True, timeout=60)
+    command = [helm, "template", "freshet", str(CHART), "--namespace", "cache", *values]
     made = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     return f"# of the chart {sum_of_chart()}, by `make helm`\n{made}"
 
@@ -131,6 +133,12 @@ def test_an_owner_is_announced_under_its_own_name() -> None:
     assert consumer["spec"]["serviceName"] == name_of(service)
     assert stated["FRESHET_CONSUMER__OWNER_ANNOUNCED"] == f"$(POD).{name_of(service)}.cache.svc:8481"
     assert service["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_the_chart_adds_no_keyspace_to_those_that_it_is_given() -> None:
+    """Helm merges maps: one in its own values would be in every installation, without a source, and never be ready."""
+    own = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    assert (own["settings"], own["sources"]) == ({"kafka": {"bootstrap": "kafka:9092"}, "keyspaces": {}}, [])
 
 
 def test_the_settings_file_is_one() -> None:
