@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from consumers.owner.protocol import OwnerError
 from consumers.process.loop import ConsumptionSettings
-from consumers.process.run import OwnerSettings, announced_host, monitoring_options, run_consumer
+from consumers.process.run import CHECKPOINTS_NAME, OwnerSettings, announced_host, monitoring_options, run_consumer
 from stream.access.direct import direct
 from stream.monitoring import serve_monitoring
 from tokens.errors import FreshetError
@@ -66,13 +66,20 @@ def worker_settings(
 ) -> tuple[ConsumptionSettings, OwnerSettings]:
     """The settings of worker ``number`` of ``count``.
 
-    The first one keeps the data directory; the others have theirs in it. Ports count up from the given ones.
+    The first one keeps the data directory; the others have theirs in it. Checkpoints of all are in the first one's, so
+    that a copy has all partitions. Ports count up from the given ones.
     """
     place = consume.data_dir / f".worker-{number}" if number else consume.data_dir
     host, _, port = owner.announced.rpartition(":")
     hot = {name: {table: most // count for table, most in tables.items()} for name, tables in consume.hot.items()}
     return (
-        replace(consume, data_dir=place, overlay_bytes=consume.overlay_bytes // count, hot=hot),
+        replace(
+            consume,
+            data_dir=place,
+            checkpoints=consume.data_dir / CHECKPOINTS_NAME,
+            overlay_bytes=consume.overlay_bytes // count,
+            hot=hot,
+        ),
         replace(
             owner,
             port=owner.port + number if owner.port else 0,

@@ -108,7 +108,8 @@ def choose_range(
         if given.keys() != bounds.end.keys():
             raise OffsetsError(
                 f"the {name} offsets name partitions {sorted(given)}; {bounds.topic} has {sorted(bounds.end)}",
-                hint="give one offset for each partition",
+                hint="give one offset for each partition; of a checkpoint or base: if several consumers have them, put"
+                " what is in the `checkpoints` of their data directories into one directory",
             )
     for partition, offset in sorted(end.items()):
         if offset > bounds.end[partition]:

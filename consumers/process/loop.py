@@ -72,6 +72,8 @@ class ConsumptionSettings:
     hot: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By keyspace: hot tables, and the bytes that their fills may take."""
     snapshots: Snapshots = field(default_factory=Snapshots)
+    checkpoints: Path | None = None
+    """Where checkpoints are made; None: in ``data_dir``."""
 
 
 class Consumption:

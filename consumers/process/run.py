@@ -24,7 +24,7 @@ from consumers.process.announcing import Announcer
 from consumers.process.kafka_output import KafkaOutput
 from consumers.process.loop import Consumption, ConsumptionSettings
 from consumers.process.metrics import serve_metrics
-from consumers.store.directory import lock_directory, remove_unless_kept
+from consumers.store.directory import held_alone, lock_directory, remove_unless_kept
 from consumers.store.errors import RetryableStoreError, StoreError, store_error
 from consumers.store.leader_epochs import UNKNOWN, keep_leader_epoch
 from consumers.store.manifest import read_manifest
@@ -37,6 +37,8 @@ log = structlog.get_logger(__name__)
 
 PORT_NAME: Final = "port"
 """In the data directory: where the owner protocol listened last."""
+CHECKPOINTS_NAME: Final = "checkpoints"
+"""In the data directory, also in that of a process with workers."""
 CHECKPOINTS_KEPT: Final = 2
 """Per partition; older ones are removed when a new one is made, unless they are read then."""
 
@@ -206,7 +208,7 @@ class ConsumerProcess:
                 self.folding.set_exception(RuntimeError("folding ended without an exception"))
 
     async def _make_checkpoints(self, partitions: list[Partition]) -> list[CheckpointPlace]:
-        root = self.settings.data_dir / "checkpoints"
+        root = self.settings.checkpoints or self.settings.data_dir / CHECKPOINTS_NAME
         work = self.consumption.call(lambda: [make_checkpoint(root, each) for each in partitions])
         return await asyncio.wrap_future(work)
 
@@ -263,7 +265,6 @@ def make_checkpoint(root: Path, partition: Partition) -> CheckpointPlace:
 
     One that was there before the store was opened may be of another store. Raises `StoreError`, `OwnerError`.
     """
-    store = partition.store
     if partition.dead_letters_pending:
         raise OwnerError(
             f"{partition.name}: a dead letter is not in its topic yet, so nothing may be committed",
@@ -271,25 +272,36 @@ def make_checkpoint(root: Path, partition: Partition) -> CheckpointPlace:
             code="too_busy",
         )
     parent = root / partition.keyspace / str(partition.number)
-    offset = store.state.head.offset
-    path = parent / f"{offset:020d}"
     try:
-        if partition.checkpointed != offset or not path.exists():
-            if path.exists() and not remove_unless_kept(path):
+        with held_alone(parent) as is_alone:
+            if not is_alone:  # workers have one root, and who hands a partition over has it, too
                 raise OwnerError(
-                    f"{partition.name}: {path} is an earlier checkpoint, which is still read",
-                    hint="ask again once `freshet verify` or `freshet snapshots make` has ended",
-                    code="too_busy",
+                    f"{partition.name}: another worker makes a checkpoint of it", hint="ask again", code="too_busy"
                 )
-            for half in parent.glob("*.new"):  # of a process that was killed amid it; the fold thread alone makes them
-                shutil.rmtree(half, ignore_errors=True)
-            partition.frozen_epoch = UNKNOWN  # if this fails, what it has frozen is written by the next commit
-            store.checkpoint(path)
-            keep_leader_epoch(path, store.committed_offset, partition.leader_epoch)
-            partition.checkpointed = offset
-        others = sorted(each for each in parent.iterdir() if each.name.isdigit() and each != path)
+            return _checkpoint_in(parent, partition)
     except OSError as error:
         raise store_error(error, str(parent)) from error
+
+
+def _checkpoint_in(parent: Path, partition: Partition) -> CheckpointPlace:
+    """As `make_checkpoint`, while nobody else makes one there. Raises ``OSError``, too."""
+    store = partition.store
+    offset = store.state.head.offset
+    path = parent / f"{offset:020d}"
+    if partition.checkpointed != offset or not path.exists():
+        if path.exists() and not remove_unless_kept(path):
+            raise OwnerError(
+                f"{partition.name}: {path} is an earlier checkpoint, which is still read",
+                hint="ask again once `freshet verify` or `freshet snapshots make` has ended",
+                code="too_busy",
+            )
+        for half in parent.glob("*.new"):  # of a process that was killed amid it
+            shutil.rmtree(half, ignore_errors=True)
+        partition.frozen_epoch = UNKNOWN  # if this fails, what it has frozen is written by the next commit
+        store.checkpoint(path)
+        keep_leader_epoch(path, store.committed_offset, partition.leader_epoch)
+        partition.checkpointed = offset
+    others = sorted(each for each in parent.iterdir() if each.name.isdigit() and each != path)
     of_topic = [each for each in others if _is_of(each, store.manifest.topic_id)]
     for old in set(others) - set(of_topic[len(of_topic) - CHECKPOINTS_KEPT + 1 :]):
         with suppress(OSError):

@@ -113,6 +113,22 @@ def remove_unless_kept(checkpoint: Path) -> bool:
     return True
 
 
+@contextmanager
+def held_alone(directory: Path) -> Iterator[bool]:
+    """Makes the directory; yields whether no other process, nor thread, is in this block of it. Raises ``OSError``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            _lock(handle, LOCK_EX)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(handle)
+
+
 def _lock(handle: int, kind: int) -> None:
     """Raises ``BlockingIOError`` if somebody else has it; does nothing where there are no such locks, as on NFS."""
     try:

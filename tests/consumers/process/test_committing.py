@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from concurrent.futures import wait
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,12 +17,16 @@ from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import RETRY_S, Partition
 from consumers.owner.protocol import OwnerError
 from consumers.process.committing import IDLE_FACTOR, PENDING_BYTES_MAX, STEP_S, Committer, in_turn
-from consumers.process.run import make_checkpoint
+from consumers.process.loop import ConsumptionSettings
+from consumers.process.run import ConsumerProcess, OwnerSettings, make_checkpoint
 from consumers.store.directory import kept
 from consumers.store.errors import DiskFullError, StoreError
 from consumers.store.leader_epochs import UNKNOWN
+from consumers.store.manifest import Manifest
 from consumers.store.rocks.database import Rocks
 from consumers.store.store import PartitionStore, StoreView
+from consumers.workers import worker_settings
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import Topic
 from tests.consumers.histories import marker, start
 from tests.consumers.store.test_dropping import fold, open_at
@@ -118,6 +125,50 @@ def test_a_checkpoint_is_there_as_long_as_it_is_read(tmp_path: Path) -> None:
         with pytest.raises(StoreError) as gone, kept([first]):
             pass
         assert gone.value.code == "checkpoint_missing"
+
+
+def test_two_workers_make_no_checkpoint_of_one_partition_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have one place for them, and a partition is with two of them while it is handed over: one would remove
+    what the other has half made."""
+    root, checkpoint = tmp_path / "checkpoints", PartitionStore.checkpoint
+    with closing(open_at(tmp_path / "one")) as store, closing(open_at(tmp_path / "other")) as others:
+        topic = Topic("shop", "topic-1", 1)
+        mine, theirs = (Partition("shop", 0, topic, each, Overlay(1_000)) for each in (store, others))
+        fold(store, start())
+        fold(others, start())
+
+        def meanwhile(made: PartitionStore, path: Path) -> Manifest:
+            if made is store:
+                with pytest.raises(OwnerError) as refused:
+                    make_checkpoint(root, theirs)
+                assert refused.value.code == "too_busy"
+            return checkpoint(made, path)
+
+        monkeypatch.setattr(PartitionStore, "checkpoint", meanwhile)
+        assert make_checkpoint(root, mine) == make_checkpoint(root, theirs)
+
+
+@pytest.mark.parametrize("number", [None, 0, 1])
+def test_a_process_makes_checkpoints_where_all_workers_do(number: int | None, tmp_path: Path) -> None:
+    """In the data directory, so that a copy of it has the partitions of all of them, as of a process without."""
+    consume = ConsumptionSettings(KafkaCluster("nowhere:1"), ("shop",), tmp_path / "data")
+    if number is not None:
+        consume, _ = worker_settings(number, 2, consume, OwnerSettings())
+    process: Any = ConsumerProcess(consume, OwnerSettings())
+
+    def called(work: Callable[[], Any]) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(work())
+        return done
+
+    process.consumption = SimpleNamespace(call=called)
+    with closing(open_at(consume.data_dir)) as store:
+        fold(store, start())
+        partition = Partition("shop", 0, Topic("shop", "topic-1", 1), store, Overlay(1_000))
+        [place] = asyncio.run(process._make_checkpoints([partition]))
+    assert Path(place.directory).parent == tmp_path / "data" / "checkpoints" / "shop" / "0"
 
 
 def test_a_checkpoint_of_an_earlier_store_is_not_replaced_while_it_is_read(tmp_path: Path) -> None:

@@ -134,6 +134,7 @@ def test_workers_have_places_ports_and_memory_of_their_own(tmp_path: Path) -> No
     owner = OwnerSettings("0.0.0.0", 7_000, Access.of_secret("secret"), 9_100, "outside:8_000".replace("_", ""))
     made = [worker_settings(number, 4, consume, owner) for number in range(4)]
     assert [each.data_dir for each, _ in made] == [tmp_path, *(tmp_path / f".worker-{number}" for number in (1, 2, 3))]
+    assert {each.checkpoints for each, _ in made} == {tmp_path / "checkpoints"}, "a backup has all partitions"
     assert {each.overlay_bytes for each, _ in made} == {250}
     assert [each.hot for each, _ in made] == [{"k": {"d.t": 100}}] * 4
     assert [(each.port, each.announced) for _, each in made] == [(7_000 + n, f"outside:{8_000 + n}") for n in range(4)]
