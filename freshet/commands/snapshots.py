@@ -97,10 +97,10 @@ def verify(
 
     place, found = _found(keyspace, at)
     chosen = [each for each in found if name in (None, each.name)]
-    if name is not None and not chosen:
+    if not chosen:  # nothing that is checked is good: a misspelled name or place would pass
         raise SnapshotError(
-            f"no snapshot {name} of {keyspace} at {place.uri}",
-            hint=f"`freshet snapshots ls {keyspace}` shows them",
+            f"no {f'snapshot {name}' if name is not None else 'snapshots'} of {keyspace} at {place.uri}",
+            hint=f"`freshet snapshots ls {keyspace}` shows them; check the keyspace and --at",
             code="snapshot_missing",
         )
     good = True

@@ -68,6 +68,17 @@ def test_one_damaged_snapshot_is_a_failure_wherever_it_is(
     assert ["its files alone" in line for line in capsys.readouterr().out.splitlines()] == [True, False, False]
 
 
+@pytest.mark.parametrize("words", [["shop"], ["shpo"], ["shop", "gone"]])
+def test_a_check_of_no_snapshot_is_a_failure(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A timer with a misspelled keyspace or place would report for good that all is well."""
+    assert cli.run(["snapshots", "verify", *words, "--at", str(tmp_path / "nothing")]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "error[snapshot_missing]: no snapshot" in told.err
+
+
 @pytest.mark.parametrize("command", ["snapshots make", "verify"])
 def test_checkpoints_stay_while_they_are_read(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whoever has others made meanwhile would have them removed: it takes an hour to read a large one."""
