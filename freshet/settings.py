@@ -25,6 +25,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from freshet.sections.access import ClientSettings, OwnCertificate, TlsSettings, Tokens, TokenSettings, credentials
+from freshet.sections.layers import Earlier
 from freshet.sections.limits import LimitsSettings
 from freshet.sections.registry import SchemaRegistrySettings
 from freshet.sections.secrets import secret_in
@@ -384,7 +385,8 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags win over the environment, which wins over the file."""
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=config_in_use())
+        file = TomlConfigSettingsSource(settings_cls, toml_file=config_in_use())
+        return init_settings, Earlier(settings_cls, env_settings), Earlier(settings_cls, file)
 
     def keyspace(self, name: str) -> KeyspaceSettings:
         """The settings of one keyspace. Raises `SettingsError` ``unknown_keyspace``, which names the known ones."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from freshet.sections.secrets import BothSetError
 from tokens.errors import FreshetError
 
 SECRET_WORDS = ("password", "token", "secret", "extra")
@@ -160,6 +161,8 @@ def _hint(finding: Any, path: list[str], file: Path, known_keys: Callable[[Seque
         return _did_you_mean(path[-1], known) if known else "remove it"
     if finding["loc"][-1:] == ("[key]",):
         return f"give it another name in {file}"
+    if isinstance(finding.get("ctx", {}).get("error"), BothSetError):
+        return "take one of them away"
     section, name = ".".join(path[:-1]), path[-1] if path else ""
     where = f"[{section}] {name}" if section else name
     variable = "FRESHET_" + "__".join(path).upper()

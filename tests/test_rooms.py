@@ -44,6 +44,7 @@ CALLED_BY_LIBRARIES: Final = {
     "list_commands": "click.Group",
     "format_commands": "click.Group",
     "settings_customise_sources": "pydantic-settings",
+    "get_field_value": "pydantic-settings",
     "visit_Name": "ast.NodeTransformer",
     "matches": "starlette.routing.BaseRoute",
     "should_exit": "uvicorn.Server",

@@ -14,6 +14,12 @@ BYTES_MAX: Final = 64 << 10
 
 read_files: Final[set[Path]] = set()
 """Those that were read in this process. `freshet.access.reloading` looks whether they change."""
+names: Final[set[str]] = set()
+"""Of the secrets of all sections, which may stand in files."""
+
+
+class BothSetError(ValueError):
+    """A secret that is given in both ways in one place."""
 
 
 def from_files(fields: Mapping[str, FieldInfo], given: Any) -> Any:
@@ -21,14 +27,42 @@ def from_files(fields: Mapping[str, FieldInfo], given: Any) -> Any:
     if not isinstance(given, Mapping):
         return given
     found = dict(given)
-    for name, field in fields.items():
-        path = found.pop(name + SUFFIX, None) if _is_secret(field) and name + SUFFIX not in fields else None
+    for name in secrets_of(fields):
+        path = found.pop(name + SUFFIX, None)
         if path is None:
             continue
         if found.get(name) is not None:
-            raise ValueError(f"{name} and {name}{SUFFIX} are both set")
+            raise BothSetError(f"{name} and {name}{SUFFIX} are both set")
         found[name] = secret_in(path, name)
     return found
+
+
+def secrets_of(fields: Mapping[str, FieldInfo]) -> list[str]:
+    """Those that may stand in files."""
+    return [name for name, field in fields.items() if _is_secret(field) and name + SUFFIX not in fields]
+
+
+def without_replaced(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``earlier`` of two layers of settings without the secrets that ``later`` gives in the other way.
+
+    Merged they would be ``x`` and ``x_file``, of which nobody could say which one was meant.
+    """
+    found: dict[str, Any] = {}
+    for key, value in earlier.items():
+        instead = later.get(key)
+        if isinstance(value, Mapping) and isinstance(instead, Mapping):
+            found[key] = without_replaced(value, instead)
+        elif isinstance(value, Mapping) or later.get(_other_way(key)) is None:
+            found[key] = value
+    return found
+
+
+def _other_way(key: str) -> str:
+    """``x_file`` of a secret ``x``, ``x`` of its ``x_file``; else ""."""
+    if key in names:
+        return key + SUFFIX
+    secret = key.removesuffix(SUFFIX)
+    return secret if secret != key and secret in names else ""
 
 
 def secret_in(path: Any, name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from freshet.sections.secrets import from_files
+from freshet.sections.secrets import from_files, names, secrets_of
 from freshet.settings_errors import parse_object, split_list
 
 
@@ -38,6 +38,10 @@ class Section(BaseModel):
     """A part of the settings; an unknown key in it is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        names.update(secrets_of(cls.model_fields))
 
     @model_validator(mode="before")
     @classmethod
