@@ -168,16 +168,17 @@ def _replication_grant(connection: Connection, server: ConnectionSettings) -> It
 
 def _log_kept(connection: Connection, server: ConnectionSettings) -> Iterator[Check]:
     """A source that is away for longer than logs are kept begins anew."""
-    name = "binlog_expire_logs_seconds"
-    found = fetch_all(connection, "SHOW GLOBAL VARIABLES WHERE Variable_name = %s", (name,))
-    kept_s = int(float(found[0][1])) if found else 0
+    names = ("binlog_expire_logs_seconds", "expire_logs_days")  # MariaDB 10.5 has the days alone
+    found = dict(fetch_all(connection, "SHOW GLOBAL VARIABLES WHERE Variable_name IN (%s, %s)", names))
+    name, unit_s = (names[1], DAY_S) if names[0] not in found and names[1] in found else (names[0], 1)
+    kept_s = int(float(found.get(name, 0)) * unit_s)
     if kept_s and kept_s < 2 * DAY_S:
         how = "SET PERSIST" if server.product == "MySQL" else "SET GLOBAL"
         yield Check(
             "binlog kept",
             "warning",
             f"{_duration(kept_s)}: a source that is away for longer begins anew, and caches begin empty",
-            f"{how} {name} = {7 * DAY_S}",
+            f"{how} {name} = {7 * DAY_S // unit_s}",
         )
     else:
         yield Check("binlog kept", "ok", f"{kept_s / DAY_S:.0f} days" if kept_s else "until somebody purges it")

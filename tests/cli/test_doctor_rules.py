@@ -48,6 +48,19 @@ def test_a_log_that_is_kept_for_ever_is_no_warning(
 
 
 @pytest.mark.parametrize(
+    ("days", "status", "told"), [(0, "ok", "until somebody purges it"), (1, "warning", "24.0 h"), (10, "ok", "10 days")]
+)
+def test_a_log_that_is_kept_by_the_day_is_told_as_such(
+    days: int, status: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MariaDB 10.5 has no setting in seconds: the doctor took a log of one day for one that nobody removes."""
+    monkeypatch.setattr(source, "fetch_all", lambda *_: [("expire_logs_days", str(days))])
+    [check] = source._log_kept(NOBODY, SERVER)
+    assert (check.status, check.found.split(":")[0]) == (status, told)
+    assert check.fix == ("SET GLOBAL expire_logs_days = 7" if status == "warning" else "")
+
+
+@pytest.mark.parametrize(
     ("limit", "rate", "is_limited"), [(0, "1,000 rows", False), (100, "100 rows", True), (5_000, "1,000 rows", False)]
 )
 def test_a_limit_above_what_the_server_gives_makes_no_backfill_faster(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ssl
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
@@ -10,6 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 import pymysql
 from pymysql.constants import ER
 
+from stream.access.certificates import CertificateError, Certificates
 from tokens.errors import FreshetError
 
 Connection: TypeAlias = pymysql.connections.Connection
@@ -204,10 +206,26 @@ def translated(settings: ConnectionSettings) -> Iterator[None]:
             code="mariadb_access_denied",
         ) from error
     except (OSError, EOFError) as error:
-        raise MariaDBUnreachable(
+        raise bad_certificate(settings) or MariaDBUnreachable(
             f"{settings.product} at {settings.name} cannot be reached: {error}",
             hint="check that the server is running and that the address is right",
         ) from error
+
+
+def bad_certificate(settings: ConnectionSettings) -> MariaDBUnreachable | None:
+    """The error of a file of a certificate that can't be used; None if all can. Drivers don't say that it is a file.
+
+    Files may be replaced at any time, so a retry may help. Code ``bad_certificate``.
+    """
+    if not settings.ssl_ca:
+        return None
+    for files in Certificates(ca=settings.ssl_ca), Certificates(settings.ssl_cert or "", settings.ssl_key or ""):
+        try:
+            files.load(ssl.PROTOCOL_TLS_CLIENT, ssl.CERT_REQUIRED)
+        except CertificateError as error:
+            where = f"{settings.product} at {settings.name}"
+            return MariaDBUnreachable(f"{where} is not asked: {error}", hint=error.hint, code=error.code)
+    return None
 
 
 def translate(error: pymysql.err.Error, settings: ConnectionSettings) -> MariaDBError:

@@ -12,6 +12,7 @@ from stream.sources.mariadb.connection import (
     MariaDBError,
     MariaDBUnreachable,
     ServerSettingsError,
+    bad_certificate,
 )
 from stream.sources.sessions import ANSWER_MARGIN_S
 
@@ -122,7 +123,8 @@ def translated(settings: ConnectionSettings) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        raise translate(error, settings) from error
+        of_files = None if error.sqlstate else bad_certificate(settings)
+        raise of_files or translate(error, settings) from error
 
 
 def translate(error: psycopg.Error, settings: ConnectionSettings) -> MariaDBError:

@@ -12,6 +12,7 @@ from math import inf
 from types import TracebackType
 from typing import Any, Final, Self
 
+from stream.access.certificates import CertificateError
 from stream.sources.hive.rpc.thrift import EXCEPTION, Reader, field, message
 from stream.sources.hive.rpc.transport import OPEN, Access, DeniedError, Transport
 from stream.sources.hive.structs import STRUCT, Struct, ThriftError
@@ -169,7 +170,7 @@ class MetastoreConnection:
         if denied is not None:
             raise denied
         names = ", ".join(f"{host}:{port}" for host, port in self._addresses)
-        secured = isinstance(failure, ssl.SSLError)
+        secured = isinstance(failure, ssl.SSLError) or isinstance(failure and failure.__cause__, CertificateError)
         raise MetastoreUnreachable(
             f"no metastore answers at {names}: {failure}",
             hint="check the source's ssl_ca, and the host that the server's certificate is for"
