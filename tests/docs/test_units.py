@@ -46,6 +46,15 @@ def test_it_is_started_again_for_ever_and_keeps_its_files_to_itself(unit: Path) 
     assert (values_of(unit, "UMask"), values_of(unit, "StateDirectoryMode")) == (["0077"], ["0700"])
 
 
+def test_the_drop_in_that_is_shown_takes_the_units_own_command_away() -> None:
+    """Without the empty line first there are two commands, which systemd refuses for all services but of one kind."""
+    page = (DIRECTORY.parents[1] / "docs/operating/running.md").read_text(encoding="utf-8")
+    [shown] = re.findall(r"^```ini\n(\[Service\]\n.*?)^```", page, re.M | re.S)
+    section, *commands = shown.splitlines()
+    assert (section, commands[0], len(commands)) == ("[Service]", "ExecStart=", 2)
+    assert problem_of(commands[1].removeprefix("ExecStart=").replace("/opt/freshet/.venv/bin/freshet", "freshet")) == ""
+
+
 def test_systemd_finds_nothing_wrong_with_them(tmp_path: Path) -> None:
     """By its own check where it is installed; elsewhere each line is one of a section, a key or a comment."""
     for unit in [*UNITS, DIRECTORY / "freshet.target"]:
