@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import os
+import platform
 import re
 import shutil
 import sys
@@ -20,6 +21,7 @@ from freshet.local import artifacts
 from freshet.local.cache import cache_dir
 from freshet.local.errors import JavaError
 from freshet.local.java import find_java, has_module
+from freshet.local.mariadb import HINT_MACHINE, runs_here
 from freshet.local.process import port_is_free
 
 GIB = 1 << 30
@@ -33,6 +35,7 @@ def examine(data_dir: Path) -> list[Check]:
     """Runs every check; never raises. ``data_dir``: where the stores are to be."""
     checks: list[Callable[[], list[Check]]] = [
         _python,
+        _processor,
         _java,
         _memory,
         lambda: [_disk("disk for data", data_dir), _disk("disk for the cache", cache_dir())],
@@ -47,6 +50,13 @@ def examine(data_dir: Path) -> list[Check]:
 def _python() -> list[Check]:
     version = ".".join(map(str, sys.version_info[:3]))
     return [Check("python", "ok", f"{version} at {sys.executable}")]
+
+
+def _processor() -> list[Check]:
+    name = platform.machine()
+    if runs_here():
+        return [Check("processor", "ok", name)]
+    return [Check("processor", "warning", f"{name}: the MariaDB of `up --local` is built for x86-64", HINT_MACHINE)]
 
 
 def _java() -> list[Check]:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from freshet.local.artifacts import unpacked
 from freshet.local.cache import made_once
 from freshet.local.database import PASSWORD, USER, DatabaseServer, MariaDBAddress, as_user
+from freshet.local.errors import LocalServerError
 from freshet.local.process import run_tool
 
 __all__ = ["PASSWORD", "USER", "MariaDBAddress", "MariaDBServer", "client_command", "server_home"]
 
 TOOLS = ("bin", "scripts")
+MACHINES: Final = ("x86_64", "AMD64")
+"""For which it is built, as Python names them."""
+HINT_MACHINE: Final = "use a server of your own (docs/start/own-mariadb.md), or a machine or container of x86-64"
 
 
 class MariaDBServer(DatabaseServer):
@@ -32,8 +38,9 @@ class MariaDBServer(DatabaseServer):
         base = server_home()
 
         def make(directory: Path) -> None:
-            tool = [str(base / "scripts" / "mariadb-install-db"), "--no-defaults", *as_user()]
-            places = [f"--basedir={base}", f"--datadir={directory}"]
+            # The script splits a path at its spaces, its own too: from the base there are none.
+            tool = ["scripts/mariadb-install-db", "--no-defaults", *as_user()]
+            places = ["--basedir=.", f"--datadir={os.path.relpath(directory, base)}"]
             less = ["--auth-root-authentication-method=normal", "--skip-test-db"]
             run_tool("mariadb-install-db", [*tool, *places, *less], env=_environment(base), cwd=base)
 
@@ -56,8 +63,17 @@ class MariaDBServer(DatabaseServer):
         return [*super()._accounts(), others, "FLUSH PRIVILEGES;"]
 
 
+def runs_here() -> bool:
+    """Whether it is built for this machine."""
+    return platform.machine() in MACHINES
+
+
 def server_home() -> Path:
-    """The server's base directory in the cache, downloaded and unpacked on first use."""
+    """The server's base directory in the cache, downloaded and unpacked on first use. Raises `LocalServerError`."""
+    if not runs_here():
+        raise LocalServerError(
+            f"the local MariaDB is built for x86-64, and this machine is {platform.machine()}", hint=HINT_MACHINE
+        )
     root = unpacked("mariadb")
     [daemon] = root.glob("**/bin/mariadbd")
     base = daemon.parent.parent
