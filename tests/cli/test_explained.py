@@ -13,6 +13,9 @@ import typer
 
 from freshet import cli
 from freshet.help.examples import EXAMPLES
+from stream.kafka.connection import KafkaCluster
+from stream.kafka.dead_letters import DeadLetter
+from stream.kafka.topics import events_topic
 from tests.docs.test_docs import problem_of
 from tests.patience import PATIENCE_S
 
@@ -40,9 +43,19 @@ def test_help_has_valid_examples_and_no_types_of_python(name: str, capsys: pytes
     shown = capsys.readouterr().out
     examples = re.findall(r"^ +(freshet (?!.*OPTIONS).*)$", shown.partition("Examples:")[2], re.MULTILINE)
     assert tuple(examples) == EXAMPLES[name]
-    assert [each for each in examples if f" {name}" not in each or problem_of(re.sub(r"--config \S+ ", "", each))] == []
+    assert [each for each in examples if f" {name}" not in each] == []
+    problems = {each: problem_of(re.sub(r"--config \S+ ", "", each), is_whole=True) for each in examples}
+    assert {each: problem for each, problem in problems.items() if problem} == {}
     assert re.findall(r"<(?:str|int|float|path|list|Path)\b[^>]*>", shown) == []
     assert "[[" not in shown  # what may be left out has brackets once
+
+
+@pytest.mark.parametrize("name", ["dlq show", "dlq retry", "dlq dismiss"])
+def test_a_letter_in_an_example_is_named_as_the_list_names_it(name: str) -> None:
+    """With its topic: without it there is no such letter."""
+    [example] = EXAMPLES[name]
+    letter = DeadLetter(events_topic(KafkaCluster("nowhere:1"), "shop"), 0, 17, "", "")
+    assert example == f"freshet {name} shop {letter.id}"
 
 
 def test_a_shell_can_complete_commands() -> None:

@@ -6,6 +6,7 @@ import re
 import shlex
 import tomllib
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -66,17 +67,20 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def commands(page: Path) -> list[str]:
+def lines_of(page: Path) -> list[str]:
     """Each ``freshet …`` line of code that a page shows, without comments and prompts."""
     found = []
     for language, block in _FENCE.findall(text_of(page)):
         if language in ("", "sh", "bash"):
             found += [line.split(" #")[0].rstrip(" &") for line in block.splitlines() if line.startswith("freshet ")]
-    return found + [span for span in _SPAN.findall(text_of(page)) if span.startswith("freshet ")]
+    return found
 
 
-def problem_of(command: str) -> str:
-    """Why a shown command is invalid; "" if it is valid. Words in capitals and ``…`` are placeholders."""
+def problem_of(command: str, *, is_whole: bool = False) -> str:
+    """Why a shown command is invalid; "" if it is valid. Words in capitals and ``…`` are placeholders.
+
+    ``is_whole``: it is to be typed as it stands, so it has all that it must have; in a sentence its name may do.
+    """
     node: Any = typer.main.get_command(cli.app)
     words = shlex.split(command, comments=True)[1:]
     while words and hasattr(node, "get_command"):
@@ -91,7 +95,18 @@ def problem_of(command: str) -> str:
         node = inner[0]
     options = {name for parameter in node.params for name in [*parameter.opts, *parameter.secondary_opts]}
     unknown = [word for word in words if word.startswith("--") and word.split("=")[0] not in {*options, "--help"}]
-    return f"no option {unknown}" if unknown else ""
+    if unknown:
+        return f"no option {unknown}"
+    return _lack_of(node, words) if is_whole and not hasattr(node, "get_command") else ""
+
+
+def _lack_of(command: Any, words: list[str]) -> str:
+    """What of a command's required parameters is not among the words, or which words are too many."""
+    typed = [*takewhile(lambda word: word not in ("<", ">"), words)]
+    context = command.context_class(command, resilient_parsing=True)
+    given, rest, _ = command.make_parser(context).parse_args(typed)
+    lacking = [each.name for each in command.params if each.required and not given.get(each.name)]
+    return f"lacks {lacking}" if lacking else f"has {rest} beyond its arguments" if rest else ""
 
 
 def fields_of(model: Any, prefix: str = "") -> dict[str, Any]:
@@ -129,8 +144,10 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_that_is_shown_exists(page: Path) -> None:
-    """Commands, subcommands and options of `freshet` are as the command line has them."""
-    assert {command: problem for command in commands(page) if (problem := problem_of(command))} == {}
+    """Commands, subcommands and options of `freshet` are as the command line has them, and lines can be typed."""
+    spans = [span for span in _SPAN.findall(text_of(page)) if span.startswith("freshet ")]
+    assert {command: problem for command in spans if (problem := problem_of(command))} == {}
+    assert {line: problem for line in lines_of(page) if (problem := problem_of(line, is_whole=True))} == {}
 
 
 def test_a_wrong_command_in_a_page_would_be_found() -> None:
@@ -138,6 +155,10 @@ def test_a_wrong_command_in_a_page_would_be_found() -> None:
     assert problem_of("freshet local sideways")
     assert problem_of("freshet lag shop --nonsense")
     assert problem_of("freshet local up --json") == ""
+    assert problem_of("freshet bytes replay trace.jsonl") == ""
+    assert problem_of("freshet bytes replay trace.jsonl", is_whole=True) == "lacks ['capacity']"
+    assert problem_of("freshet lag shop bank", is_whole=True) == "has ['bank'] beyond its arguments"
+    assert problem_of("freshet token hash < secret", is_whole=True) == ""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
