@@ -108,17 +108,27 @@ class WriteIdRegistry:
         return [(name, write_id) for name, ids in found if ids is not None for write_id in ids.held_by(txn)]
 
     def rename(self, old: str, new: str) -> bool:
-        """Move all ids from ``old`` to ``new``, those of open writers too. False if there are none."""
-        ids = self._lists.pop(old, None)
-        if ids is None:
+        """Move all ids from ``old`` to ``new``, those of open writers too. False if none of them is certain.
+
+        Doubtful ones go along and stay doubtful. If both names have some, at most one of them kept its ids, and nobody
+        can tell which: they are forgotten, and an allocation that goes on after them is one of which ids are unknown.
+        """
+        ids, doubtful = self._lists.pop(old, None), self._doubtful.pop(old, None)
+        moved = doubtful if ids is None else ids
+        if moved is None:
             return False
-        self._lists[new] = ids
-        self._doubtful.pop(new, None)
-        for _, txn in ids.open:
+        rivals = self._doubtful.pop(new, None)
+        if ids is not None:
+            self._lists[new] = ids
+        elif rivals is None and new not in self._lists:
+            self._doubtful[new] = moved
+        else:
+            return False
+        for _, txn in moved.open:
             names = self._names_by_txn.setdefault(txn, set())
             names.discard(old)
             names.add(new)
-        return True
+        return ids is not None
 
     def drop(self, name: str) -> None:
         """The transactional table ``name`` was dropped: its ids are doubtful from now on."""

@@ -559,6 +559,15 @@ HIVE: dict[str, History] = {
         ("rename", 1, 0),
         ("rename", 0, 2),
     ],
+    "a drop keeps its ids, and the next table of that name is renamed before it gets any": [
+        ("open", 0),
+        ("create", 1, 0),
+        ("allocate", 1, 0, 0, 0),
+        ("drop", 1, 0),
+        ("create", 1, 0),
+        ("rename", 1, 0),
+        ("allocate", 0, 0, 0, 0),
+    ],
 }
 
 

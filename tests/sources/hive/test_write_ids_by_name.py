@@ -22,6 +22,26 @@ def test_ids_that_may_outlive_a_drop_end_with_the_database(with_database: bool) 
     assert ids.allocate("s.a", 2, 2).survived_drop is not with_database
 
 
+@pytest.mark.parametrize("with_rivals", [False, True])
+def test_ids_that_may_outlive_a_drop_go_along_with_a_rename(with_rivals: bool) -> None:
+    """The server moves what it keeps under a name. Left behind, its ids are taken for those of an unknown writer.
+
+    If both names may have kept ids, those of the wrong one would call valid what is open.
+    """
+    ids = WriteIdRegistry()
+    ids.allocate("s.a", 1, 1)
+    ids.drop("s.a")
+    if with_rivals:
+        ids.allocate("s.b", 2, 1)
+        ids.drop("s.b")
+    assert not ids.rename("s.a", "s.b")
+    assert not ids.end(1, committed=True)
+    assert ids.allocate("s.b", 3, 2).survived_drop is not with_rivals
+    found = ids.get("s.b")
+    assert found is not None
+    assert found.open == ([(1, 0), (2, 3)] if with_rivals else [(2, 3)])
+
+
 def test_an_abort_without_an_event_changes_nothing_else(server: Metastore) -> None:
     """What the last event did would be brought forward over later lists once more, as if it had come now."""
     translator = HiveTranslator()
