@@ -33,6 +33,13 @@ RESTORES_IN_S: Final = 60.0
 class Faults(Demanding):
     """The ops that break something."""
 
+    _epoch_due = 0
+    """The first epoch that would be one that an operator has asked for last."""
+
+    def start(self, name: str, *, new_epoch: bool = False) -> None:
+        """As there. An operator who has asked for a new epoch, and was not told of it, asks again."""
+        super().start(name, new_epoch=new_epoch or (name == SOURCES[0] and self.epoch < self._epoch_due))
+
     def op_start(self, process: int) -> None:
         """See `WholeProcesses.op_start`."""
         name = PROCESSES[process % len(PROCESSES)]
@@ -222,8 +229,9 @@ class Faults(Demanding):
 
     def begin_epoch(self) -> None:
         """An operator has a source begin a new epoch."""
-        self.watch_epochs(self.epoch + 1)
-        self.start(SOURCES[0], new_epoch=True)
+        self._epoch_due = self.epoch + 1
+        self.watch_epochs(self._epoch_due)
+        self.start(SOURCES[0])
         self.await_epoch()
 
     def await_epoch(self) -> None:

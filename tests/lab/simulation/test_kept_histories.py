@@ -503,6 +503,14 @@ INSTALLATION: dict[str, History] = {
         ("find", 0, 0, 0, 0, 0),
         ("exchange", 0),
     ],
+    "a server is restored while Kafka is away, and its source is killed before it has begun the new epoch": [
+        ("let", 3),
+        ("kafka", 1, 0),
+        ("find", 1, 0, 0, 0, 1),
+        ("write", 1, 0, 0, 1),
+        ("restore", 0),
+        ("kill", 2, 0),
+    ],
 }
 
 
