@@ -511,6 +511,7 @@ INSTALLATION: dict[str, History] = {
         ("restore", 0),
         ("kill", 2, 0),
     ],
+    "a sink is killed while it is told to begin anew": [("let", 3), ("sink", 2), ("sink dies", 0, 0), ("torn", 0)],
 }
 
 

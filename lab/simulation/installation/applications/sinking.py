@@ -20,6 +20,7 @@ from lab.simulation.installation.following.readers import LOST
 from lab.simulation.installation.processes import SHARD
 from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ORDERS, SimulatedTable, image_of
 from lab.simulation.kernel.fronts import blocking_client
+from serving.client.client import FreshetClient
 from serving.client.errors import ClientError
 from serving.sink.errors import SinkError
 from serving.sink.running import Sink
@@ -72,18 +73,23 @@ class Sinking(Giving):
             client = blocking_client(self.kernel, self._ports(), **self.credentials.shown)
             while True:
                 try:
-                    tables = [table.name for table in self._copied]
-                    Sink(client, KEYSPACE, engine, tables, [SHARD], follows_schemas=not self.lean).run()
-                except _Killed:
+                    self._run_sink(client, engine)
+                except _Killed:  # also while it is told to begin anew
                     self.say("the sink dies")
-                except (ClientError, SinkError) as error:
-                    self._count(f"sink: {error.code}")
-                    self.say(f"the sink ends: {error.code}: {error}")
-                    if error.code in LOST:  # as docs/operating/sink.md has it
-                        self._forget_checkpoint(engine)
                 self._sleep(0.5)
 
         self.kernel.spawn(SINK, work)
+
+    def _run_sink(self, client: FreshetClient, engine: sa.Engine) -> None:
+        """Until it ends with an error."""
+        tables = [table.name for table in self._copied]
+        try:
+            Sink(client, KEYSPACE, engine, tables, [SHARD], follows_schemas=not self.lean).run()
+        except (ClientError, SinkError) as error:
+            self._count(f"sink: {error.code}")
+            self.say(f"the sink ends: {error.code}: {error}")
+            if error.code in LOST:  # as docs/operating/sink.md has it
+                self._forget_checkpoint(engine)
 
     def _forget_checkpoint(self, engine: sa.Engine) -> None:
         with engine.begin() as connection:
