@@ -80,9 +80,10 @@ class InstallationRun(AskingOwners):
             self._check_stores()
 
     def _begin_all(self) -> None:
-        """An operator has every table read: some may have been cancelled."""
+        """An operator has every table read: some may have been cancelled, and the last request counts."""
 
         def work() -> None:
+            self.kernel.wait(lambda: not self.asking)
             while not self.ask_for("", start=True):
                 self.kernel.wait(lambda: False, 1.0)
 

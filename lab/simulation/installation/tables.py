@@ -111,6 +111,9 @@ TABLE_FAULTS: Final = (
 class TableFaults(Faults):
     """The ops that change tables and the binlog."""
 
+    asking = 0
+    """Requests of operators that are on their way to Kafka."""
+
     def op_change(self, what: int, pause: int) -> None:
         """Somebody changes the table; if the server goes away meanwhile, only in part."""
         fault, statements = CHANGES[what % len(CHANGES)]
@@ -139,7 +142,13 @@ class TableFaults(Faults):
         self.is_operated = True
         name, start = ASKED[table % len(ASKED)], cancels % 2 == 0
         self.say(f"an operator {'starts' if start else 'cancels'} the backfill of {name or 'every table'}")
-        self.kernel.spawn(OPERATOR, lambda: self.ask_for(name, start=start))
+
+        def ask() -> None:
+            self.ask_for(name, start=start)
+            self.asking -= 1
+
+        self.asking += 1
+        self.kernel.spawn(OPERATOR, ask)
         self.pause(pause)
 
     def ask_for(self, table: str, *, start: bool) -> bool:

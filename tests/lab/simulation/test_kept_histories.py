@@ -512,6 +512,14 @@ INSTALLATION: dict[str, History] = {
         ("kill", 2, 0),
     ],
     "a sink is killed while it is told to begin anew": [("let", 3), ("sink", 2), ("sink dies", 0, 0), ("torn", 0)],
+    "an operator's cancel is on its way while Kafka is away, until the end": [
+        ("world", 7, 0, 0, 0, 0, 1),
+        ("let", 3),
+        ("kill", 2, 0),
+        ("change", 0, 0),
+        ("kafka", 1, 0),
+        ("backfill", 0, 1, 0),
+    ],
 }
 
 
