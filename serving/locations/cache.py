@@ -239,7 +239,8 @@ class LocationCache:
             doubted_at = entry.doubted_at
         before = (entry.renewed_at, entry.topic_at) if entry is not None else (NEVER, NEVER)
         topic_at = at if by_topic else before[1]
-        made = Entry(location, origin, max(at, before[0]), max(topic_at, before[1]), doubted_at)
+        told_at = entry.told_at if entry is not None and entry.location.leader == location.leader else NEVER
+        made = Entry(location, origin, max(at, before[0]), max(topic_at, before[1]), doubted_at, told_at)
         self._keep(key, made)
         self.absences.clear(key)
         self.counts[f"installed_{origin}"] += 1
@@ -247,10 +248,10 @@ class LocationCache:
 
     def _keep(self, key: Key, entry: Entry) -> None:
         entries, leaders = (self._system, self._system_leaders) if key.is_system else (self._user, self._user_leaders)
-        if (before := entries.get(key)) is not None:
+        before, entries[key] = entries.get(key), entry
+        self.named.update(entry.location.replicas)  # first: who is down, and named here alone, stays so
+        if before is not None:
             self._unname(before.location)
-        entries[key] = entry
-        self.named.update(entry.location.replicas)
         if entry.doubted_at < FOREVER:
             self._doubted[key] = None
         if entry.location.leader is not None and entry.doubted_at == FOREVER:
@@ -276,9 +277,9 @@ class LocationCache:
     def _forget_leader(self, entry: Entry) -> None:
         """Its address is told no more. The version stays, so that nothing older comes back."""
         if entry.location.leader is not None:
-            self._unname(entry.location)
-            entry.location = entry.location._replace(leader=None, gone=True)
-            self.named.update(entry.location.replicas)
+            before, entry.location = entry.location, entry.location._replace(leader=None, gone=True)
+            self.named.update(entry.location.replicas)  # first, as in `_keep`
+            self._unname(before)
 
     def sweep(self, now: float) -> None:
         """Forgets the leaders that have been in doubt for `REMEMBERED_S`, and keyspaces that have nobody left.

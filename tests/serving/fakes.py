@@ -150,6 +150,8 @@ class Network:
         self.at_address = dict(at_address)
         self.announced: dict[int, list[str]] = {0: list(at_address)[:1]}
         """Partition → the addresses that are announced, one after the other; the last one stays."""
+        self.keyspaces: tuple[str, ...] = ("shop", "hive", "bank")
+        """Those whose partitions are announced, all at the same addresses."""
         self.tokens: list[str] = []
         self._followers: tuple[Replica, ...] = ()
         self._shown: dict[int, list[str]] = {}
@@ -199,7 +201,7 @@ class Network:
 
     def _keys(self) -> set[Key]:
         numbers = self.announced.keys() | self._withdrawn
-        return {Key(keyspace, number) for keyspace in ("shop", "hive", "bank") for number in numbers}
+        return {Key(keyspace, number) for keyspace in self.keyspaces for number in numbers}
 
     def _location(self, key: Key) -> Location:
         addresses = self.announced.get(key.partition, [])

@@ -170,10 +170,18 @@ async def settle_tasks() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_failed_address_is_tried_again_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the first reader pays for an owner that is away; the others are told at once until it answers again."""
+@pytest.mark.parametrize("keyspaces", [("shop",), ("shop", "bank")])
+def test_a_failed_address_is_tried_again_in_the_background(
+    monkeypatch: pytest.MonkeyPatch, keyspaces: tuple[str, ...]
+) -> None:
+    """Only the first reader pays for an owner that is away; the others are told at once until it answers again.
+
+    Also where it owns a single partition, which is refreshed meanwhile.
+    """
     owner, now = FakeOwner(failure=AWAY), [100.0]
-    owners = Network(monkeypatch, {"a:1": owner}).owners(pause_s=2, clock=lambda: now[0])
+    network = Network(monkeypatch, {"a:1": owner})
+    network.keyspaces = keyspaces
+    owners = network.owners(pause_s=2, clock=lambda: now[0])
 
     async def run() -> None:
         for _ in range(3):

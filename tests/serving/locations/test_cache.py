@@ -328,6 +328,37 @@ def test_an_instance_that_is_down_is_not_told_and_its_entries_stay() -> None:
     assert cache.nonblock_get_leader(Key("shop", 2), 102.0) == at("a")
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_an_instance_that_is_down_stays_so_as_its_entries_are_refreshed(partitions: int) -> None:
+    """L15: also where a single entry names it; else the reader after each refresh would wait for it in vain."""
+    cache, now = LocationCache(), 101.0
+    for number in range(partitions):
+        cache.install(led_by("a", key=Key("shop", number)), Origin.PUSH, 100.0, 100.0)
+    cache.report(KEY, at("a"), Version(1, 0, "a"), Report.UNREACHABLE, now)
+    for _ in range(3):
+        cache.finish(batch_of(cache, now), {KEY: (led_by("a"), Origin.TOPIC)}, now)
+        now += 2 * RENEWED_EVERY_S
+        refused("leader_unknown", cache, KEY, now)
+    cache.back(at("a"))
+    assert cache.nonblock_get_leader(KEY, now) == at("a")
+
+
+def test_a_leader_that_fails_has_its_entry_refreshed_once_a_second() -> None:
+    """Also where each refresh names it again. Another one that fails has it refreshed at once."""
+    cache, refreshes = holding(led_by("a")), list[float]()
+    cache.report(KEY, at("a"), Version(1, 0, "a"), Report.UNREACHABLE, 101.0)
+    for step in range(25):
+        now = 101.0 + step / 8
+        refused("leader_unknown", cache, KEY, now)
+        if (batch := cache.next_batch(now)) is not None:
+            cache.finish(batch, {KEY: (led_by("a"), Origin.TOPIC)}, now)
+            refreshes.append(now)
+    assert refreshes == [101.0 + number * RENEWED_EVERY_S for number in range(4)]
+    cache.install(led_by("b", 2), Origin.PUSH, 104.25, 104.25)
+    cache.report(KEY, at("b"), Version(2, 0, "b"), Report.UNREACHABLE, 104.25)
+    assert batch_of(cache, 104.25).keys == (KEY,)
+
+
 def test_who_reads_another_partition_of_an_instance_that_is_down_has_it_refreshed() -> None:
     """L15: the one that met it was sent there for another key; without the topic nobody else would tell who leads now.
 
@@ -383,11 +414,13 @@ def test_a_doubt_that_is_reported_again_is_not_a_new_one() -> None:
 
 
 def test_followers_stay_named_when_their_leader_is_forgotten() -> None:
-    """Else nobody could note any more that one of them is down."""
+    """Else nobody could note any more that one of them is down, nor know it still."""
     cache = holding(led_by("a", 5, "f"))
+    cache.lost(at("f"), 100.0)
     cache.install(led_by("a", 5, "f", place=1)._replace(gone=True), Origin.PUSH, 101.0, 101.0)
     assert cache.nonblock_get(KEY, 101.0 + REMEMBERED_S).location.replicas == (at("f"),)
     assert cache.named == {at("f"): 1}
+    assert set(cache.down) == {at("f")}
 
 
 def test_an_owner_that_had_withdrawn_before_the_start_is_not_asked() -> None:
