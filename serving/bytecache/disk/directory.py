@@ -158,7 +158,9 @@ class Directory(DiskReads):
 
     def enter(self, path: str, version: str, size: int, scope: str = "") -> CachedFile | None:
         """The file version, which is now the current one of its path: others are forgotten. None: can't be cached."""
-        if not version or size < 0 or self.forked or not is_text(path) or not self.health.usable(monotonic()):
+        if not version or size < 0 or self.forked or not self.health.usable(monotonic()):
+            return None
+        if not all(map(is_text, (path, version, scope))):
             return None
         with self._lock:
             known = self.names.by_path.get(path)

@@ -196,10 +196,10 @@ class Names:
         return _PREFIX.pack(len(payload), xxhash.xxh3_64_intdigest(payload)) + payload
 
 
-def is_text(path: str) -> bool:
-    """False for the name of a local file that is not UTF-8: neither the log takes it nor a message."""
+def is_text(name: str) -> bool:
+    """False for the name of a local file, or an ETag, that is not UTF-8: neither the log takes it nor a message."""
     try:
-        path.encode()
+        name.encode()
     except UnicodeEncodeError:
         return False
     return True

@@ -141,7 +141,7 @@ class Attached(DiskReads):
 
     def enter(self, path: str, version: str, size: int, scope: str) -> CachedFile | None:
         """As `Directory.enter`."""
-        if not is_text(path):
+        if not all(map(is_text, (path, version, scope))):
             return None
         return self._file(path, self._call(Enter(path, version, size, scope), Entered), scope)
 

@@ -157,7 +157,8 @@ class File:
         found = self._opened.opened.identity
         if not found.version or not found.settled:
             return ""
-        return f'"{xxhash.xxh3_128_hexdigest(f"{found.version}:{found.size}".encode())}"'
+        name = f"{found.version}:{found.size}".encode(errors="surrogatepass")  # a store's ETag may be no text
+        return f'"{xxhash.xxh3_128_hexdigest(name)}"'
 
     @property
     def tally(self) -> Any:

@@ -304,3 +304,22 @@ def test_a_file_whose_name_is_no_text_is_read_past_the_cache(
         reader.close()
     for owner in owners:
         owner.close()
+
+
+@pytest.mark.parametrize("given", [{}, {"tag": "\udce9"}, {"scope": "\udce9"}])
+def test_a_version_that_is_no_text_is_read_past_the_cache(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
+) -> None:
+    """A server's ETag may have any bytes: it can't be written down or told to an owner, and is no error of a read."""
+    store.put("a", b"bytes")
+    if not given:
+        monkeypatch.setattr(store, "identity", lambda *_: Identity("\udce9", 5))
+    owner, attached = Joined(tmp_path / "cache", OPTIONS), Attached(tmp_path / "cache", (), MIB)
+    for place in (owner, attached):
+        cache = ByteCache([place])
+        for _ in range(2):
+            store.asked.clear()
+            assert cache.read(cache.open(store, "a", ReadOptions(**given)), 1, 3) == b"yt"  # type: ignore[arg-type]
+            assert store.asked == [("a", 1, 3)]
+    attached.close()
+    owner.close()

@@ -17,6 +17,8 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
+from serving.bytecache.filesystem.remote import Remote
+from serving.bytecache.reading.source import Identity
 from serving.client import AsyncClient, BadRequest, Conflict, FreshetClient, NotFoundError
 from serving.errors import ReadError
 from serving.http.bytes.files import Files
@@ -152,6 +154,15 @@ def test_a_file_that_may_still_change_under_its_version_has_no_tag(front: FileFr
     os.utime(front.root / "young", (time.time() + 3_600,) * 2)
     assert "etag" not in front.ask("young").headers
     assert front.ask("young", range="bytes=0-1", if_range='""').status_code == 200
+
+
+def test_a_version_that_is_no_text_has_a_tag(front: FileFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An origin's ETag may have any bytes."""
+    (front.root / "odd").write_bytes(b"odd")
+    monkeypatch.setattr(Remote, "identity", lambda *_: Identity('"\udce9"', 3))
+    answer = front.ask("odd")
+    assert (answer.status_code, answer.content) == (200, b"odd")
+    assert front.ask("odd", if_none_match=answer.headers["etag"]).status_code == 304
 
 
 def test_what_cannot_be_opened_takes_no_place(front: FileFront, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
