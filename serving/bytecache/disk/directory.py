@@ -17,7 +17,7 @@ from serving.bytecache.disk.layout import BLOCK, BLOCKS, EXTENT, UNIT_BITS
 from serving.bytecache.disk.marker import LOCK, claim, prepared
 from serving.bytecache.disk.names import CachedFile, Names, is_text
 from serving.bytecache.disk.reads import DiskReads
-from serving.bytecache.disk.seals import Key, read_keys
+from serving.bytecache.disk.seals import EPHEMERAL, Key, read_keys
 from serving.bytecache.disk.shard import GROW_S, Shard, step
 from serving.bytecache.disk.space import Medium, free_bytes, is_rotational
 from serving.bytecache.disk.writing import Write, Writers, by_extent
@@ -95,7 +95,8 @@ class Directory(DiskReads):
     def _open(self, keys: Sequence[Key], undo: ExitStack) -> None:
         keep_all = self.options.keep_all
         names = [] if keep_all else [key.name for key in keys]
-        self.marker = prepared(self.place, names, self.options.shards, self.options.quota)
+        anew = self.options.key_file == EPHEMERAL and not keep_all  # else each start would add the name of one key more
+        self.marker = prepared(self.place, names, self.options.shards, self.options.quota, anew=anew)
         if keep_all:
             self.health.read_only = True
             keys = [key for key in keys if key.name in self.marker.keys]

@@ -43,6 +43,8 @@ PAGE: Final = 4_096
 
 HEAD: Final = Struct("<QQIIHBxIQ16xQ")
 """number, unit, present blocks as bits, expiry (s since 1970, 0: none), key, value, stored at (s), sequence, check."""
+KEYS_MAX: Final = (1 << 16) - 1
+"""That a head can name."""
 HEAD_READ: Final = Struct("<QQIIH")
 """What a read needs of it."""
 EXPIRES_MAX: Final = (1 << 32) - 1

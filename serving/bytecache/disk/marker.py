@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import xxhash
 
-from serving.bytecache.disk.layout import BLOCK, EXTENT, FILES, FORMAT_VERSION, GRANULE
+from serving.bytecache.disk.layout import BLOCK, EXTENT, FILES, FORMAT_VERSION, GRANULE, KEYS_MAX
 from serving.bytecache.disk.space import punch_hole
 from serving.bytecache.errors import ByteCacheError
 
@@ -79,20 +79,23 @@ def write_marker(place: Path, marker: Marker) -> None:
     os.replace(fresh, place / NAME)
 
 
-def prepared(place: Path, keys: Sequence[str], shards: int, quota: int) -> Marker:
+def prepared(place: Path, keys: Sequence[str], shards: int, quota: int, *, anew: bool = False) -> Marker:
     """The marker of what is there, with the names of all ``keys``; a damaged one, or none: everything begins anew.
 
-    ``quota``: 0: what the file system has. Raises `ByteCacheError` and ``OSError``.
+    ``quota``: 0: what the file system has. ``anew``: nothing that is there can be opened with the ``keys``.
+    Raises `ByteCacheError` and ``OSError``.
     """
     path = place / NAME
     marker = parse_marker(path.read_bytes(), place) if path.exists() else None
-    if marker is None:
+    if marker is None or anew:
         _clear(place)
         total = shutil.disk_usage(place).total
         fitting = max(1, min(shards, SHARDS_MAX, (quota or total) // SHARD_QUOTA_MIN))
         marker = new_marker(fitting, max(1_024, min(SLOTS_MAX, total // BLOCK // fitting)))
         _check_holes(place)
     missing = [name for name in keys if name not in marker.keys]
+    if len(marker.keys) + len(missing) > KEYS_MAX:
+        raise ByteCacheError("bytes_dir_denied", f"cannot use {place}: it has had {len(marker.keys)} keys, delete it")
     if missing or not path.exists():
         marker = msgspec.structs.replace(marker, keys=[*marker.keys, *missing])
         write_marker(place, marker)

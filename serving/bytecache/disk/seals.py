@@ -32,7 +32,7 @@ from serving.bytecache.errors import ByteCacheError
 
 KEY_BYTES: Final = 32
 EPHEMERAL: Final = "ephemeral"
-"""In place of a key file: a key that this process makes. The cache ends with it."""
+"""In place of a key file: a key that this process makes. The cache ends with it, and the next one begins anew."""
 _CONTEXT: Final = Struct("<QQQ")
 _NONCES: Final = Struct(f"{NONCE}s{NONCE_ROOM - NONCE}x")
 

@@ -100,6 +100,32 @@ def test_a_key_can_be_replaced_and_old_entries_stay_readable(tmp_path: Path) -> 
     directory.close()
 
 
+def test_a_key_of_each_process_does_not_use_up_the_names_of_keys(tmp_path: Path) -> None:
+    """A head has 16 bits for the key: with a name more at each start nothing was stored after the 65,535th one."""
+    for key_file in ("", "ephemeral", "ephemeral"):
+        directory = open_directory(tmp_path / "cache", key_file=key_file)
+        assert directory.names.by_path == {}
+        assert len(directory.marker.keys) == bool(key_file)
+        file = stored(directory, "a", b"a" * 5_000)
+        assert directory.read(file, 0, 3) == b"aaa"
+        directory.close()
+
+
+def test_a_directory_that_has_had_too_many_keys_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that can't name the key can't be written, and nobody heard of it. A key of the process begins anew."""
+    monkeypatch.setattr("serving.bytecache.disk.marker.KEYS_MAX", 2)
+    for number in range(3):
+        (tmp_path / "key").write_text(f"{number:064x}")
+        if number < 2:
+            open_directory(tmp_path / "cache", key_file=str(tmp_path / "key")).close()
+    with pytest.raises(ByteCacheError, match="has had 2 keys") as refused:
+        open_directory(tmp_path / "cache", key_file=str(tmp_path / "key"))
+    assert refused.value.code == "bytes_dir_denied"
+    directory = open_directory(tmp_path / "cache", key_file="ephemeral")
+    stored(directory, "a", b"a" * 5_000)
+    directory.close()
+
+
 def test_a_wrong_key_file_is_refused_without_quoting_it(tmp_path: Path) -> None:
     """The message never shows what may be a key."""
     (tmp_path / "key").write_text("not-hexadecimal-secret")
