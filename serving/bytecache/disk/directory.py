@@ -19,7 +19,7 @@ from serving.bytecache.disk.names import CachedFile, Names, is_text
 from serving.bytecache.disk.reads import DiskReads
 from serving.bytecache.disk.seals import EPHEMERAL, Key, read_keys
 from serving.bytecache.disk.shard import GROW_S, Shard, step
-from serving.bytecache.disk.space import Medium, free_bytes, is_rotational
+from serving.bytecache.disk.space import FULL, Medium, free_bytes, is_rotational
 from serving.bytecache.disk.writing import Write, Writers, by_extent
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.policy.pools import Pools, Value
@@ -29,6 +29,8 @@ NAMES_SHARE: Final = 1 / 64
 """Of the quota, for the log of names, beside `NAMES_BYTES`."""
 NAMES_BYTES: Final = 640 * 1024
 SSD_WRITERS: Final = 4
+LEAVES: Final = 1 / 8
+"""Of a shard's entries, where a full disk takes no name."""
 RESERVE_S: Final = 1.0
 """How long the cache may take to give room back; else it refuses."""
 
@@ -178,8 +180,8 @@ class Directory(DiskReads):
                 if self.names.is_full(share):
                     return None
                 return self.names.add(path, version, size, scope)
-            except OSError:
-                self.health.failed(monotonic())
+            except OSError as error:
+                self._refused(error)
                 return None
 
     def forget(self, files: Iterable[CachedFile]) -> int:
@@ -224,8 +226,8 @@ class Directory(DiskReads):
             shard = self.shard_of(file.number, damaged.unit >> 1)
             try:
                 shard.forget_block(file.number, damaged.unit, damaged.block)
-            except OSError:  # the disk keeps it: it is found damaged again, and read past
-                self.health.failed(monotonic())
+            except OSError as error:  # the disk keeps it: it is found damaged again, and read past
+                self._refused(error)
 
     def block(self, file: CachedFile, block: int) -> bytes | memoryview | None:
         """One whole block, stored or still waiting to be."""
@@ -352,6 +354,18 @@ class Directory(DiskReads):
         return whole, damaged
 
     # Inside.
+
+    def _refused(self, error: OSError) -> None:
+        """What the disk would not write down: if it is full some entries leave, else it counts as a failing one."""
+        if error.errno not in FULL:
+            self.health.failed(monotonic())
+            return
+        fullest = max(self.shards, key=lambda shard: shard.used)
+        fullest.counts.disk_full += 1
+        try:
+            fullest.evict(LEAVES)
+        except OSError:  # it gives nothing back, either
+            self.health.failed(monotonic())
 
     def _tend(self) -> None:
         for tend in (*(shard.tend for shard in self.shards), self._grow):

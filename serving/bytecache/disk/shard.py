@@ -9,7 +9,6 @@ A place that is given back is punched out of ``data``. Nothing is ever moved: ea
 
 from __future__ import annotations
 
-import errno
 import heapq
 import math
 import os
@@ -48,7 +47,7 @@ from serving.bytecache.disk.layout import (
 from serving.bytecache.disk.loading import HEAD_FIELDS, KeptHeads, kept_heads
 from serving.bytecache.disk.names import CachedFile
 from serving.bytecache.disk.seals import Key
-from serving.bytecache.disk.space import punch_hole, shared_memory, write_all
+from serving.bytecache.disk.space import FULL, punch_hole, shared_memory, write_all
 from serving.bytecache.policy.pools import Pools, Value
 
 HEAT_MAX: Final = 3
@@ -210,7 +209,7 @@ class Shard:
         try:
             return self._put(file, first, data, value, expires)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in FULL:
                 raise
             self.counts.disk_full += 1
             self._full_at = monotonic()
@@ -329,7 +328,11 @@ class Shard:
             for key in self._expired():
                 self._release(key)
             self._lower()
-            self._keep_heat()
+            try:
+                self._keep_heat()
+            except OSError as error:
+                if error.errno not in FULL:  # then it is kept once there is room again
+                    raise
 
     # Inside: the lock is held.
 

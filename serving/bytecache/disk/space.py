@@ -12,6 +12,8 @@ from typing import Final, Literal
 
 Medium = Literal["auto", "ssd", "disk"]
 
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk without room, or of a user who may take no more of it: nothing is wrong with it."""
 _PUNCH_HOLE: Final = 0x02 | 0x01
 """``FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`` (linux/falloc.h)."""
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -18,6 +18,7 @@ from unittest.mock import Mock
 import pytest
 
 from serving.bytecache.disk.directory import Directory, lock_directory
+from serving.bytecache.disk.health import ERRORS_MAX
 from serving.bytecache.disk.layout import BLOCK, EXTENT, UNIT_BITS
 from serving.bytecache.disk.names import CachedFile
 from serving.bytecache.disk.shard import Shard
@@ -413,6 +414,28 @@ def test_a_full_disk_shrinks_the_cache_and_fails_no_read(tmp_path: Path, monkeyp
     directory.store(file, 0, memoryview(b"m" * EXTENT), Value.NORMAL, 0)
     assert directory.read(file, 0, 1) == b"m"
     assert directory.health.usable(time.monotonic())
+    directory.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_too_full_for_a_name_is_no_failing_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """New files are read past the cache and some entries leave; else three of them turned all that is here off."""
+    directory = open_directory(tmp_path / "cache", shards=1)
+    files = [stored(directory, f"f{i}", random.Random(i).randbytes(EXTENT)) for i in range(20)]
+    before = directory.used
+    with monkeypatch.context() as disk:
+        disk.setattr("serving.bytecache.disk.names.write_all", Mock(side_effect=OSError(number, "full")))
+        assert [directory.enter(f"new{i}", "v1", 10) for i in range(ERRORS_MAX)] == [None] * ERRORS_MAX
+        disk.setattr("serving.bytecache.disk.shard.write_all", Mock(side_effect=OSError(number, "full")))
+        directory.shards[0].tend()
+    assert directory.used < before
+    assert directory.shards[0].counts.disk_full == ERRORS_MAX
+    assert directory.health.errors == 0
+    assert directory.enter("f19", "v1", EXTENT) is files[19]
+    assert any(readable(directory, file) for file in files)
+    assert directory.enter("new0", "v1", 10) is not None
     directory.close()
 
 
