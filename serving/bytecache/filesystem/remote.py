@@ -6,6 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from time import time as now
 from typing import Any, Final
 
@@ -19,7 +20,8 @@ from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.reading.source import Identity
 
 _TAGS: Final = ("ETag", "etag", "generation")
-_TIMES: Final = ("mtime", "LastModified", "last_modified", "modificationTime", "modified")
+_OF_HTTP: Final = "Last-Modified"
+_TIMES: Final = ("mtime", "LastModified", "last_modified", "modificationTime", "modified", _OF_HTTP)
 _CREATED: Final = "created"
 """Of local files: when anything of them changed last. It can't be set, as ``cp -p`` and ``tar x`` do the other."""
 _NUMBERS: Final = ("ino", "fileId")
@@ -66,7 +68,9 @@ class Remote:
         changed = next((info[name] for name in _TIMES if info.get(name)), None)
         for name in _TAGS:
             if (tag := info.get(name)) and not str(tag).startswith("W/"):
-                return Identity(f"{tag}", int(size), changed=f"{changed!r}")
+                # HTTP servers make it of the time, in whole seconds, and the length (nginx): it tells no more than they
+                settled = _OF_HTTP not in info or _settled(changed)
+                return Identity(f"{tag}", int(size), settled, f"{changed!r}")
         if changed is None:
             try:
                 changed = self._fs.modified(path)
@@ -113,10 +117,15 @@ class Remote:
 
 def _settled(changed: object) -> bool:
     """Whether a time of change is old enough that the file won't get other bytes under it."""
+    if isinstance(changed, str):
+        try:
+            changed = parsedate_to_datetime(changed)
+        except (ValueError, OverflowError):
+            return False  # no date of HTTP's: nobody can tell
     if isinstance(changed, datetime):
         changed = (changed if changed.tzinfo else changed.replace(tzinfo=UTC)).timestamp()
     if not isinstance(changed, int | float):
-        return False  # a text: nobody can tell
+        return False
     seconds = changed / 1_000 if changed > _MILLISECONDS else changed
     return now() - seconds > SETTLED_S
 

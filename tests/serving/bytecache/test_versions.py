@@ -9,6 +9,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -145,15 +146,19 @@ def test_no_more_is_read_than_was_asked_for(dirs: tuple[str]) -> None:
         (lambda at: at, 5, True),
         (lambda at: at.replace(tzinfo=None), 1, False),  # without a zone it is UTC
         (lambda at: at.replace(tzinfo=None), 5, True),
-        (lambda at: at.isoformat(), 5, False),  # a text: nobody can tell
+        (lambda at: format_datetime(at, usegmt=True), 1, False),  # as HTTP
+        (lambda at: format_datetime(at, usegmt=True), 5, True),
+        (lambda at: at.isoformat(), 5, False),  # another text: nobody can tell
+        (lambda at: f"{format_datetime(at)[:-5]}+{'9' * 30}", 5, False),
     ],
 )
 def test_a_time_settles_when_it_is_old_enough(changed: Callable[[datetime], Any], age_s: int, settled: bool) -> None:
-    """Times come as seconds, milliseconds, dates and texts; where there is an ETag they don't matter."""
+    """Times come as seconds, milliseconds, dates and texts; where there is an ETag they don't matter, but HTTP's do."""
     remote, at = Remote(FarFileSystem()), datetime.now(UTC) - timedelta(seconds=age_s)
     info = {"type": "file", "size": 5, "mtime": changed(at)}
     assert remote.identity_of("a", info).settled == settled
     assert remote.identity_of("a", info | {"etag": '"x"'}).settled
+    assert remote.identity_of("a", info | {"ETag": '"x"', "Last-Modified": changed(at)}).settled == settled
     assert not remote.identity_of("a", info | {"etag": 'W/"x"'}).version.startswith("W/")
 
 
