@@ -17,6 +17,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.spec import AbstractBufferedFile
 
 from serving.bytecache.errors import ByteCacheError
+from serving.bytecache.filesystem.web import failure_of, is_web
 from serving.bytecache.reading.source import Identity
 
 _TAGS: Final = ("ETag", "etag", "generation")
@@ -48,6 +49,7 @@ class Remote:
         """A member's time says nothing of the archive, which may be replaced as a whole."""
         self._can_end = inspect.iscoroutinefunction(getattr(_inmost(fs).cat_file, "__wrapped__", None))
         """Its calls are coroutines: one that takes too long can be ended. Others hold their thread."""
+        self._is_web = is_web(_inmost(fs))
         self._reads_by_opening = getattr(fs.cat_file, "__func__", None) is AbstractFileSystem.cat_file
 
     def identity(self, path: str, timeout_s: float | None = None) -> Identity:
@@ -55,7 +57,12 @@ class Remote:
         if self._can_refresh:
             return self.identity_of(path, self._call(timeout_s, self._fs.info, path, refresh=True))
         self._fs.invalidate_cache(self._fs._parent(path))
-        return self.identity_of(path, self._call(timeout_s, self._fs.info, path))
+        try:
+            return self.identity_of(path, self._call(timeout_s, self._fs.info, path))
+        except FileNotFoundError as error:
+            if self._is_web and (failure := failure_of(error)) is not None:
+                raise failure from None
+            raise
 
     def identity_of(self, path: str, info: Mapping[str, Any]) -> Identity:
         """Of what the store said about a file."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.filesystem.filesystem import FreshetFileSystem
 from serving.bytecache.shared.opening import close_caches
+from serving.errors import ReadError
+from serving.http.bytes.files import Files
 from tests.serving.bytecache.web_server import WebServer
 
 LONG_AGO = 1_700_000_000.0
@@ -72,3 +77,60 @@ def test_a_file_that_is_put_back_amid_a_fetch_gives_no_byte_of_the_other(
     assert changed.value.code == "file_changed"
     server.before_body, server.data = lambda: None, b"1" * 100_000
     assert fs.cat_file(server.url) == b"1" * 100_000
+
+
+@pytest.fixture
+def files(tmp_path: Path, server: WebServer) -> Iterator[Files]:
+    """A front's, below the server."""
+    root = server.url.rpartition("/")[0]
+    yield Files([root], {"dirs": (f"{tmp_path}/front:64MiB",)})
+    close_caches()
+
+
+def refused(files: Files, uri: str) -> str:
+    """The code with which a front refuses a file."""
+
+    async def ask() -> str:
+        with pytest.raises(ReadError) as error:
+            await files.open(uri)
+        return error.value.code
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
+def test_a_server_that_fails_is_no_missing_file(
+    fs: FreshetFileSystem, files: Files, server: WebServer, status: int
+) -> None:
+    """Whoever is told that a file does not exist goes on without it: a table without one of its files."""
+    assert fs.cat_file(server.url, 0, 3) == b"111"
+    server.status = status
+    with pytest.raises(aiohttp.ClientResponseError) as failed:
+        fs.cat_file(server.url)
+    assert failed.value.status == status
+    assert refused(files, server.url) == "source_failed"
+
+
+@pytest.mark.parametrize("status", [404, 410])
+def test_a_file_that_a_server_does_not_have_is_not_found(
+    fs: FreshetFileSystem, files: Files, server: WebServer, status: int
+) -> None:
+    """As of any store."""
+    server.status = status
+    with pytest.raises(FileNotFoundError):
+        fs.cat_file(server.url)
+    assert refused(files, server.url) == "file_not_found"
+
+
+def test_a_server_that_is_away_or_silent_is_no_missing_file(tmp_path: Path, files: Files, server: WebServer) -> None:
+    """A connection that is refused, and one on which nothing comes for as long as the client waits."""
+    client: dict[str, Any] = {"client_kwargs": {"timeout": aiohttp.ClientTimeout(total=0.1)}}
+    dirs = (f"{tmp_path}/cache:64MiB",)
+    hasty = FreshetFileSystem(target_protocol="http", target_options=client, dirs=dirs, skip_instance_cache=True)
+    server.silent = True
+    with pytest.raises(TimeoutError):
+        hasty.cat_file(server.url)
+    server.end()
+    with pytest.raises(ConnectionError):
+        hasty.cat_file(server.url)
+    assert refused(files, server.url) == "source_unreachable"

@@ -13,8 +13,8 @@ PIECE = 64 << 10
 class WebServer(ThreadingHTTPServer):
     """Listens on a free port of 127.0.0.1. ``changed``: when the file was, in s since 1970. ``tag``: None: as nginx's.
 
-    ``status``: of every answer, if it is not 0. ``has_ranges``: whether it knows of any. ``says_length``: of the file.
-    ``before_body`` runs before the bytes are sent. ``sent``: how many were.
+    ``status``: of every answer, if it is not 0; ``silent``: it sends none. ``has_ranges``: whether it knows of any.
+    ``says_length``: of the file. ``before_body`` runs before the bytes are sent. ``sent``: how many were.
     """
 
     daemon_threads = True
@@ -24,6 +24,7 @@ class WebServer(ThreadingHTTPServer):
         self.data, self.changed = data, int(changed)
         self.tag: str | None = None
         self.status = 0
+        self.silent = False
         self.has_ranges = self.says_length = True
         self.before_body: Callable[[], object] = lambda: None
         self.sent = 0
@@ -47,12 +48,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         """The headers alone."""
+        if self.server.silent:
+            self.rfile.read(1)  # until the client has left
+            self.close_connection = True
+            return
         self._head()
 
     def do_GET(self) -> None:
         """The file, or a range of it."""
-        if self.server.status:
-            self._head()
+        if self.server.status or self.server.silent:
+            self.do_HEAD()
             return
         self.server.before_body()
         data = self._head()
