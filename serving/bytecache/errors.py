@@ -16,6 +16,7 @@ _HINTS: Final = {
     "bytes_no_holes": "choose a file system with hole punching (ext4, XFS, Btrfs, tmpfs)",
     "file_changed": "read it again: it was replaced while it was read",
     "short_read": "the remote store returned less than the file's length: try again, and look at the store",
+    "no_ranges": "read the file from its beginning and as a whole, or have its server answer requests with `Range`",
     "no_length": "read it from the store, or through the file system `freshet`, which does so",
     "no_bytes_dir": "set bytes.dirs, or give --bytes-dirs",
     "bytes_not_given": "ask for less, give the directory a larger quota, or put it elsewhere",

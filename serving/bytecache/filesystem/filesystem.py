@@ -163,7 +163,7 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         """The bytes of a range; negative places count from the end."""
         if (file := self._opened(path)) is None:
-            return self.fs.cat_file(self._strip_protocol(path), start=start, end=end)  # type: ignore[no-any-return]
+            return self._remote.cat_file(self._strip_protocol(path), start, end)
         return self.cache.read(file, *_range(start, end, file.size))
 
     def cat_ranges(
@@ -195,7 +195,7 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
         """As `cat_ranges`, of one file."""
         if (file := self._opened(path)) is None:
             stripped = self._strip_protocol(path)
-            return [self.fs.cat_file(stripped, start=start, end=end) for start, end in ranges]
+            return [self._remote.cat_file(stripped, start, end) for start, end in ranges]
         return self.cache.read_many(file, [_range(start, end, file.size) for start, end in ranges])
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:

@@ -12,12 +12,13 @@ from typing import Any, Final
 
 from fsspec import AbstractFileSystem
 from fsspec.archive import AbstractArchiveFileSystem
+from fsspec.asyn import sync
 from fsspec.exceptions import FSTimeoutError
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.spec import AbstractBufferedFile
 
 from serving.bytecache.errors import ByteCacheError
-from serving.bytecache.filesystem.web import failure_of, is_web
+from serving.bytecache.filesystem.web import failure_of, is_web, parts
 from serving.bytecache.reading.source import Identity
 
 _TAGS: Final = ("ETag", "etag", "generation")
@@ -88,7 +89,9 @@ class Remote:
         return Identity(f"{':'.join(map(repr, times))}:{number}", int(size), all(map(_settled, times)))
 
     def fetch(self, path: str, ranges: Sequence[tuple[int, int]], timeout_s: float | None = None) -> Sequence[bytes]:
-        """The bytes of each range. Raises the store's errors."""
+        """The bytes of each range. Raises `ByteCacheError` ``no_ranges``, and the store's errors."""
+        if self._is_web:
+            return self._web_parts(timeout_s, path, ranges)
         if self._reads_by_opening:
             return self._read(path, ranges)
         if len(ranges) == 1:
@@ -96,6 +99,18 @@ class Remote:
         starts, ends = map(list, zip(*ranges, strict=True))
         paths = [path] * len(ranges)
         return self._call(timeout_s, self._fs.cat_ranges, paths, starts, ends, on_error="raise")  # type: ignore[no-any-return]
+
+    def cat_file(self, path: str, start: int | None, end: int | None) -> bytes:
+        """A part of a file of unknown length, or all of it; negative places count from the end. As `fetch`."""
+        if self._is_web and not (start is None and end is None):
+            return self._web_parts(None, path, [(start, end)])[0]
+        return self._fs.cat_file(path, start=start, end=end)  # type: ignore[no-any-return]
+
+    def _web_parts(
+        self, timeout_s: float | None, path: str, ranges: Sequence[tuple[int | None, int | None]]
+    ) -> Sequence[bytes]:
+        web = _inmost(self._fs)
+        return self._call(timeout_s, sync, web.loop, parts, web, _inmost_path(self._fs, path), ranges)  # type: ignore[no-any-return]
 
     def _call(self, timeout_s: float | None, method: Callable[..., Any], *args: Any, **given: Any) -> Any:
         """Of the store. Raises ``TimeoutError``."""
@@ -140,6 +155,11 @@ def _settled(changed: object) -> bool:
 def _inmost(fs: AbstractFileSystem) -> AbstractFileSystem:
     """Behind folders that look like roots."""
     return _inmost(fs.fs) if isinstance(fs, DirFileSystem) else fs
+
+
+def _inmost_path(fs: AbstractFileSystem, path: str) -> str:
+    """What a path is called by `_inmost`."""
+    return _inmost_path(fs.fs, fs._join(path)) if isinstance(fs, DirFileSystem) else path
 
 
 def name_of(fs: AbstractFileSystem, path: str) -> str:

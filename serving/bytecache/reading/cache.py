@@ -76,7 +76,7 @@ class ByteCache:
     def read(self, file: OpenFile, start: int, end: int) -> bytes:
         """The bytes from ``start`` to ``end``, cut at the file's end.
 
-        Raises `ByteCacheError` ``file_changed``, ``short_read``, and the store's errors.
+        Raises `ByteCacheError` ``file_changed``, ``short_read``, ``no_ranges``, and the store's errors.
         """
         if end > file.identity.size:
             end = file.identity.size
@@ -114,7 +114,12 @@ class ByteCache:
         if missing:
             wanted_blocks = sorted(missing)
             wanted_blocks += self._ahead(file, wanted_blocks)
-            blocks |= Fetch(file, self._rules).run(wanted_blocks)
+            try:
+                blocks |= Fetch(file, self._rules).run(wanted_blocks)
+            except ByteCacheError as error:
+                if error.code != "no_ranges" or any(start for start, _ in wanted):
+                    raise
+                return self._bypass(file, wanted)  # from its beginning a file can be read all the same
         self._count(file, wanted, missing)
         return [_joined(start, end, found, blocks) for start, end in wanted]
 

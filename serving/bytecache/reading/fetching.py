@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import gt
 from typing import Final, cast
 
 from serving.bytecache.disk.layout import BLOCK, EXPIRES_MAX, UNIT_BITS
@@ -82,10 +83,12 @@ class Fetch:
             data = self._file.source.fetch(self._file.path, ranges, self._left_s())
             for tally in self._tallies:
                 tally.source_bytes += sum(map(len, data))
-            if [len(part) for part in data] == [end - start for start, end in ranges]:
-                self._check_version()
-                return data
             self._check_version()
+            found, wanted = [len(part) for part in data], [end - start for start, end in ranges]
+            if found == wanted:
+                return data
+            if any(map(gt, found, wanted)):  # it would be so again
+                raise ByteCacheError("no_ranges", f"{self._file.path}: the store ignores ranges")
         raise ByteCacheError("short_read", f"{self._file.path}: the store returned less than it has")
 
     def _once(self, blocks: Sequence[int], *, alone: bool) -> Blocks:

@@ -131,6 +131,8 @@ class Files:
                 raise ReadError("file_changed", str(error)) from error
             if isinstance(error, FreshetError) and error.code == "no_length":
                 raise ReadError("source_failed", f"{uri}: the store does not say how long the file is") from error
+            if isinstance(error, FreshetError) and error.code == "no_ranges":
+                raise ReadError("source_failed", f"{uri}: the store ignores ranges") from error
             _log.warning("a remote file can't be read", uri=uri, error=f"{type(error).__name__}: {error}")
             code = "source_unreachable" if isinstance(error, ConnectionError | TimeoutError) else "source_failed"
             raise ReadError(code, f"{uri}: {type(error).__name__}") from error

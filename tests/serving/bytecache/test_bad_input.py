@@ -249,7 +249,7 @@ def test_a_version_that_cannot_be_asked_for_after_the_fetch(store: DirectoryStor
 
 
 def test_a_store_that_returns_more_than_was_asked(store: DirectoryStore, directory: Directory) -> None:
-    """A server that ignores ranges: its bytes are not taken for the range's."""
+    """A server that ignores ranges: its bytes are not taken for the range's, nor is it asked for them again."""
     store.put("a", random.Random(3).randbytes(MIB))
     cache = cache_of(directory)
 
@@ -261,9 +261,12 @@ def test_a_store_that_returns_more_than_was_asked(store: DirectoryStore, directo
         return [(store.root / path).read_bytes() for _ in ranges]
 
     store.fetch = whole  # type: ignore[method-assign]
-    with pytest.raises(ByteCacheError) as wrong:
-        cache.read(cache.open(store, "a"), BLOCK, BLOCK + 10)
-    assert wrong.value.code == "short_read"
+    file = cache.open(store, "a")
+    with pytest.raises(ByteCacheError, match="ignores ranges") as wrong:
+        cache.read(file, BLOCK, BLOCK + 10)
+    assert wrong.value.code == "no_ranges"
+    assert file.tally.source_calls == 1
+    assert cache.read(file, 0, MIB) == (store.root / "a").read_bytes()
 
 
 def test_a_key_file_that_is_gone_is_told(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from fsspec.implementations.dirfs import DirFileSystem
 
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.filesystem.filesystem import FreshetFileSystem
@@ -134,3 +136,62 @@ def test_a_server_that_is_away_or_silent_is_no_missing_file(tmp_path: Path, file
     with pytest.raises(ConnectionError):
         hasty.cat_file(server.url)
     assert refused(files, server.url) == "source_unreachable"
+
+
+def test_a_small_read_of_a_server_without_ranges_loads_no_whole_file(
+    fs: FreshetFileSystem, files: Files, server: WebServer
+) -> None:
+    """It is refused before the body comes, once, and the message says what the server does."""
+    server.data, server.has_ranges = b"1" * (64 << 20), False
+    for path in (server.url, "file"):
+        given = fs if path == server.url else rooted(fs, server)
+        calls = given.tally.source_calls
+        with pytest.raises(ByteCacheError, match="ignores ranges") as refused:
+            given.cat_file(path, 1_000_000, 1_000_010)
+        assert refused.value.code == "no_ranges"
+        assert given.tally.source_calls == calls + 1
+        assert given.cat_file(path, 5, 9) == b"1111"
+    assert server.sent < len(server.data) // 2
+    assert asyncio.run(read(files, server.url, 1_000_000, 1_000_010)) == "source_failed"
+
+
+def rooted(fs: FreshetFileSystem, server: WebServer) -> FreshetFileSystem:
+    """The same files, below a folder that looks like a root."""
+    below = DirFileSystem(server.url.rpartition("/")[0], fs.fs)
+    return FreshetFileSystem(fs=below, dirs=fs._options.dirs, skip_instance_cache=True)
+
+
+async def read(files: Files, uri: str, start: int, end: int) -> str:
+    """The code with which a front refuses a range."""
+    file = await files.open(uri)
+    with pytest.raises(ReadError, match="ignores ranges") as error:
+        await file.read([(start, end)])
+    await file.close()
+    return error.value.code
+
+
+def test_a_server_without_ranges_gives_whole_files(fs: FreshetFileSystem, server: WebServer) -> None:
+    """Also such as are longer than one request asks for, though they can't be cached."""
+    server.data, server.has_ranges = random.Random(1).randbytes(20_000_000), False
+    assert fs.cat_file(server.url) == server.data
+    with fs.open(server.url) as file:
+        assert file.read() == server.data
+
+
+@pytest.mark.parametrize("has_ranges", [True, False])
+def test_a_part_of_a_file_of_unknown_length_is_never_the_whole(
+    fs: FreshetFileSystem, server: WebServer, has_ranges: bool
+) -> None:
+    """A server that sends it in chunks, with ranges or without: fsspec's client takes whatever comes for the range."""
+    server.data, server.says_length, server.has_ranges = random.Random(1).randbytes(300_000), False, has_ranges
+    assert fs.cat_file(server.url) == server.data
+    assert fs.cat_file(server.url, 0, 10) == server.data[:10]
+    assert fs.cat_file(server.url, 0) == server.data
+    for start, end in ((1_000, 1_010), (1_000, None), (-10, None)):
+        if has_ranges:
+            assert fs.cat_file(server.url, start, end) == server.data[start:end]
+        else:
+            with pytest.raises(ByteCacheError, match="ignores ranges"):
+                fs.cat_file(server.url, start, end)
+    [found] = fs.cat_ranges([server.url], [1_000], [1_010])
+    assert found == server.data[1_000:1_010] if has_ranges else isinstance(found, ByteCacheError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from email.utils import formatdate
@@ -21,6 +22,7 @@ class WebServer(ThreadingHTTPServer):
 
     def __init__(self, data: bytes, changed: float) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIECE)  # little is under way that nobody wants
         self.data, self.changed = data, int(changed)
         self.tag: str | None = None
         self.status = 0
