@@ -203,7 +203,7 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
         stripped = self._strip_protocol(path)
         if self._read_options.immutable:
             place = self.cache.place_of(name := name_of(self.fs, stripped))
-            known = place.known(name) if place is not None else None
+            known = place.known(name, self._read_options.deadline_s / 2) if place is not None else None
             if known is not None and self._read_options.bare(known.version) is not None:
                 return {"name": stripped, "size": known.size, "type": "file"}
         return self.fs.info(stripped, **kwargs)  # type: ignore[no-any-return]

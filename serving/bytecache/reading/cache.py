@@ -8,6 +8,7 @@ was opened.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import monotonic
 
 import xxhash
 
@@ -50,20 +51,23 @@ class ByteCache:
         Raises `ByteCacheError` ``no_length``, and the store's errors.
         """
         options = options or ReadOptions()
+        deadline = monotonic() + options.deadline_s
         place = self.place_of(path) if not options.bypass else None
         tallies = self.tallies.of[place.name if place is not None else ""]
-        if identity is None and options.immutable and place is not None and (known := place.known(path)) is not None:
-            version = options.bare(known.version)
-            identity = Identity(version, known.size) if version is not None else None
+        if identity is None and options.immutable and place is not None:
+            known = place.known(path, options.deadline_s / 2)
+            version = options.bare(known.version) if known is not None else None
+            identity = Identity(version, known.size) if known is not None and version is not None else None
         if identity is None:
             tallies.mine().identity_calls += 1
-            identity = source.identity(path, options.deadline_s)
+            identity = source.identity(path, deadline - monotonic())
         if identity.size < 0:  # it would be read as an empty one
             raise ByteCacheError("no_length", f"{path}: the store does not say how long the file is")
         entry = None
         trusted = identity.settled or options.immutable
         if place is not None and identity.version and trusted and identity.size < SIZE_MAX:
-            entry = place.enter(path, options.tagged(identity.version), identity.size, options.scope)
+            left_s = max(0.0, deadline - monotonic())
+            entry = place.enter(path, options.tagged(identity.version), identity.size, options.scope, left_s / 2)
         return OpenFile(path, identity, source, options, place, entry, tallies)
 
     def place_of(self, path: str) -> Place | None:

@@ -124,11 +124,11 @@ class Fetch:
         assert file.entry is not None
         self._take_stored(own, found)
         left = [block for block in own if block not in found]
-        granted = left if alone or not left else list(place.claim(file.entry, left))
+        granted = left if alone or not left else list(place.claim(file.entry, left, self._waits_s()))
         try:
             runs = self._fetch_runs(granted)
         except BaseException:
-            place.release(file.entry, granted)
+            place.release(file.entry, granted, self._left_s() / 2)
             raise
         fetched = {block: data[i * BLOCK : (i + 1) * BLOCK] for run, data in runs for i, block in enumerate(run)}
         found |= fetched
@@ -171,9 +171,10 @@ class Fetch:
                 key = file.entry.number << UNIT_BITS | part.start
                 fill = options.fill and not self._rules.read_only
                 if fill and self._rules.admission.admits(key, len(view), time.monotonic()):
-                    place.keep(file.entry, part.start, view, value if options.value is None else options.value, expires)
+                    kept_as = value if options.value is None else options.value
+                    place.keep(file.entry, part.start, view, kept_as, expires, self._left_s() / 2)
                 else:
-                    place.release(file.entry, part)
+                    place.release(file.entry, part, self._left_s() / 2)
 
     def _take_stored(self, blocks: Sequence[int], found: Blocks) -> None:
         place, entry = self._file.place, self._file.entry
@@ -212,5 +213,5 @@ class Fetch:
                 tally.changed_files += 1
             if file.place is not None:
                 with suppress(ByteCacheError):  # an owner that does not answer; who asks for the version is not misled
-                    file.place.forget(file.path, prefix=False)
+                    file.place.forget(file.path, prefix=False, timeout_s=self._left_s() / 2)
             raise ByteCacheError("file_changed", f"{file.path} was replaced while it was read")

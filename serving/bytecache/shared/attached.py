@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from typing import Final, TypeVar
 
 from serving.bytecache.disk.extents import DamagedBlockError, Extents
@@ -23,6 +24,7 @@ from serving.bytecache.disk.seals import Key
 from serving.bytecache.disk.writing import Write, Writers, by_extent
 from serving.bytecache.policy.pools import Value
 from serving.bytecache.reading.flights import Flights
+from serving.bytecache.reading.place import FOREVER_S
 from serving.bytecache.shared.protocol import (
     VERSION,
     Check,
@@ -38,7 +40,9 @@ from serving.bytecache.shared.protocol import (
     Known,
     ListFiles,
     Located,
+    OtherKeysError,
     OwnerGoneError,
+    OwnerLateError,
     Release,
     Request,
     Reserve,
@@ -57,6 +61,8 @@ ANSWER_S: Final = 30.0
 """How long an owner may take for an answer, besides what it was asked to wait."""
 WELCOME_S: Final = 5.0
 """How long it may take to welcome a process: it has nothing to look up for that. One that was stopped never does."""
+LEAST_S: Final = 0.05
+"""So long is waited at least, whatever a reader's deadline has left: what it releases is to be free again."""
 SETTLE_S: Final = 30.0
 """How long the end of a process waits until what it fetched is handed over."""
 HEAT_MAX: Final = 255
@@ -84,6 +90,8 @@ class Attached(DiskReads):
         self._idle: list[socket.socket] = []
         self._left = False
         """The owner is asked nothing any more: whoever needs it looks for one."""
+        self._silent_since = FOREVER_S
+        """When it was asked what it has not answered, nor anything since."""
         self._lock = threading.Lock()
         link, welcome, files = self._connect()
         self._idle.append(link)
@@ -92,7 +100,7 @@ class Attached(DiskReads):
         if not by_index and (keys or welcome.keys):  # it would store in the clear what is to be sealed
             self._end(link)
             _close(files)
-            raise OwnerGoneError("the owner has other keys")
+            raise OtherKeysError("the owner has other keys")
         self._salt = welcome.salt
         self._heats: list[mmap.mmap] = []
         shards: list[Extents] = []
@@ -139,15 +147,18 @@ class Attached(DiskReads):
 
     # As `Place`.
 
-    def enter(self, path: str, version: str, size: int, scope: str) -> CachedFile | None:
+    def enter(self, path: str, version: str, size: int, scope: str, timeout_s: float = FOREVER_S) -> CachedFile | None:
         """As `Directory.enter`."""
         if not all(map(is_text, (path, version, scope))):
             return None
-        return self._file(path, self._call(Enter(path, version, size, scope), Entered), scope)
+        request = Enter(path, version, size, scope)
+        return self._file(path, self._call(request, Entered, timeout_s=timeout_s), scope)
 
-    def known(self, path: str) -> CachedFile | None:
+    def known(self, path: str, timeout_s: float = FOREVER_S) -> CachedFile | None:
         """As `Place.known`."""
-        return self._file(path, self._call(Known(path), Entered), "") if is_text(path) else None
+        if not is_text(path):
+            return None
+        return self._file(path, self._call(Known(path), Entered, timeout_s=timeout_s), "")
 
     def block(self, file: CachedFile, block: int) -> bytes | memoryview | None:
         """One whole block, stored or still waiting to be."""
@@ -156,34 +167,45 @@ class Attached(DiskReads):
             return waiting
         return self.read(file, block * BLOCK, min((block + 1) * BLOCK, file.size))
 
-    def claim(self, file: CachedFile, blocks: Sequence[int]) -> Sequence[int]:
+    def claim(self, file: CachedFile, blocks: Sequence[int], timeout_s: float = FOREVER_S) -> Sequence[int]:
         """As `Place.claim`. What others have stored meanwhile can be read from now on."""
-        answer = self._call(Claim(file.number, list(blocks)), Located)
+        answer = self._call(Claim(file.number, list(blocks)), Located, timeout_s=timeout_s)
         self._learn(file.number, answer.slots)
         return answer.claimed
 
-    def keep(self, file: CachedFile, first: int, data: memoryview, value: Value, expires: int) -> None:
+    def keep(
+        self,
+        file: CachedFile,
+        first: int,
+        data: memoryview,
+        value: Value,
+        expires: int,
+        timeout_s: float = FOREVER_S,
+    ) -> None:
         """Soon. What is dropped, because too much waits already, is free to be fetched by others."""
         if self._left:
             raise OwnerGoneError("the owner was left")
         for write in by_extent(file, first, data, value, expires):
             if not self.writers.submit(write):
-                self.release(file, write.blocks)
+                self.release(file, write.blocks, timeout_s)
 
-    def release(self, file: CachedFile, blocks: Sequence[int]) -> None:
+    def release(self, file: CachedFile, blocks: Sequence[int], timeout_s: float = FOREVER_S) -> None:
         """As `Place.release`."""
         if blocks:
-            self._call(Release(file.number, list(blocks)), Done)
+            self._call(Release(file.number, list(blocks)), Done, timeout_s=timeout_s)
 
     def wait(self, file: CachedFile, blocks: Sequence[int], timeout_s: float) -> None:
-        """As `Place.wait`."""
-        request = Wait(file.number, list(blocks), timeout_s)
-        self._learn(file.number, self._call(request, Located, extra_s=timeout_s).slots)
+        """As `Place.wait`. Half of the time is for the answer: one that was stopped gives none."""
+        request = Wait(file.number, list(blocks), timeout_s / 2)
+        found = self._call(request, Located, extra_s=timeout_s / 2, timeout_s=timeout_s / 2)
+        self._learn(file.number, found.slots)
 
-    def forget(self, path: str, *, prefix: bool) -> int:
+    def forget(self, path: str, *, prefix: bool, timeout_s: float | None = None) -> int:
         """As `Place.forget`."""
         self.writers.forget(lambda each: each.path.startswith(path) if prefix else each.path == path)
-        return self._call(Forget(path, prefix), Done).counts[0] if is_text(path) else 0
+        if not is_text(path):
+            return 0
+        return self._call(Forget(path, prefix), Done, timeout_s=FOREVER_S if timeout_s is None else timeout_s).counts[0]
 
     # For commands.
 
@@ -238,7 +260,7 @@ class Attached(DiskReads):
 
     def _damaged(self, file: CachedFile, damaged: DamagedBlockError) -> None:
         with suppress(OwnerGoneError):
-            self._call(Check(file.number, damaged.block), Done)
+            self._call(Check(file.number, damaged.block), Done, timeout_s=WELCOME_S)
 
     def _file(self, path: str, entered: Entered, scope: str) -> CachedFile | None:
         if not entered.number:
@@ -266,16 +288,24 @@ class Attached(DiskReads):
                     continue
                 heat[slot] = min(HEAT_MAX, heat[slot] + 1)
 
-    def _call(self, request: Request, kind: type[R], data: memoryview | None = None, *, extra_s: float = 0) -> R:
-        """Raises `OwnerGoneError`."""
+    def _call(
+        self,
+        request: Request,
+        kind: type[R],
+        data: memoryview | None = None,
+        *,
+        extra_s: float = 0,
+        timeout_s: float = FOREVER_S,
+    ) -> R:
+        """``extra_s``: what the owner was asked to wait, at most. Raises `OwnerGoneError`."""
         if self._left:
             raise OwnerGoneError("the owner was left")
         with self._lock:
             link = self._idle.pop() if self._idle else None
         if link is None:
-            link, _, files = self._connect()
+            link, _, files = self._connect(timeout_s)
             _close(files)
-        answer = self._ask(link, request, kind, data, extra_s=extra_s)
+        answer = self._ask(link, request, kind, data, extra_s=extra_s, timeout_s=timeout_s)
         with self._lock:
             if not self._left:
                 self._idle.append(link)
@@ -299,10 +329,12 @@ class Attached(DiskReads):
         data: memoryview | None = None,
         *,
         extra_s: float = 0,
+        timeout_s: float = FOREVER_S,
     ) -> R:
         """``request``: None: more of the answer. Closes ``link`` and raises `OwnerGoneError` if that was in vain."""
+        allowed_s = min(ANSWER_S, max(timeout_s, LEAST_S))
         try:
-            link.settimeout(ANSWER_S + extra_s)
+            link.settimeout(allowed_s + extra_s)
             if request is not None:
                 send(link, request, data)
             answer = decode_reply(receive(link))
@@ -310,20 +342,31 @@ class Attached(DiskReads):
                 raise OwnerGoneError(f"{type(answer).__name__} is no answer to {type(request).__name__}")
         except (OSError, OwnerGoneError) as error:
             self._end(link)
-            raise OwnerGoneError(str(error)) from error
+            raise self._no_answer(error, allowed_s, ANSWER_S) from error
+        self._silent_since = FOREVER_S
         return answer
+
+    def _no_answer(self, error: Exception, allowed_s: float, usual_s: float) -> OwnerGoneError:
+        """One that had less time than usual may still answer, unless it has answered nobody for that long."""
+        now = monotonic()
+        if isinstance(error, TimeoutError) and allowed_s < usual_s:
+            self._silent_since = min(self._silent_since, now - allowed_s)
+            if now - self._silent_since < ANSWER_S:
+                return OwnerLateError(str(error))
+        return OwnerGoneError(str(error))
 
     def _end(self, link: socket.socket) -> None:
         self._links.discard(link)
         link.close()
 
-    def _connect(self) -> tuple[socket.socket, Welcome, list[int]]:
+    def _connect(self, timeout_s: float = FOREVER_S) -> tuple[socket.socket, Welcome, list[int]]:
         try:
             link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         except OSError as error:  # no descriptor is free
             raise OwnerGoneError(str(error)) from error
         self._links.add(link)
-        link.settimeout(WELCOME_S)
+        allowed_s = min(WELCOME_S, max(timeout_s, LEAST_S))
+        link.settimeout(allowed_s)
         files: list[int] = []
         try:
             at_socket(self._place, "connect", link)
@@ -339,7 +382,7 @@ class Attached(DiskReads):
         except (OSError, OwnerGoneError) as error:
             self._end(link)
             _close(files)
-            raise OwnerGoneError(str(error)) from error
+            raise self._no_answer(error, allowed_s, WELCOME_S) from error
         return link, welcome, files
 
 

@@ -6,6 +6,7 @@ others attach to that one. Numbers of files, and places of blocks, outlive the o
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -20,20 +21,22 @@ from serving.bytecache.disk.seals import read_keys
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.policy.pools import Value
 from serving.bytecache.reading.flights import Flights
-from serving.bytecache.reading.place import Owned
+from serving.bytecache.reading.place import FOREVER_S, Owned
 from serving.bytecache.shared.attached import Attached
-from serving.bytecache.shared.protocol import Described, OwnerGoneError, Took
+from serving.bytecache.shared.protocol import Described, OtherKeysError, OwnerGoneError, OwnerLateError, Took
 from serving.bytecache.shared.server import Server, describe
 
 JOIN_S: Final = 10.0
 """How long to try to attach to an owner that holds the lock, and does not answer yet."""
 RETRY_S: Final = 30.0
-"""After that was in vain: how long the directory is not used. Whoever tries again stands still for `JOIN_S`."""
+"""After that was in vain: how long the directory is not used. Then it is tried again behind the readers' back."""
 LARGE_BYTES: Final = 16 << 20
 """Of heads, on disk: a directory with more takes seconds to open, and is opened behind the readers' back."""
 OPEN_WAIT_S: Final = 2.0
-"""So long the first reader waits for that. Then all read past the directory until it is open."""
+"""So long the first reader waits for that, or for an owner. Then all read past the directory until it is open."""
 R = TypeVar("R")
+
+_log = logging.getLogger("freshet_bytes")
 
 
 class Joined:
@@ -42,7 +45,8 @@ class Joined:
     def __init__(self, path: Path, options: DirectoryOptions, *, at_once: bool = True) -> None:
         """Raises `ByteCacheError` for a directory that can't be used, or whose owner does not answer.
 
-        ``at_once``: False: a large one may be opened later (`LARGE_BYTES`).
+        ``at_once``: False: a large one may be opened later (`LARGE_BYTES`), and one whose owner does not answer is
+        read past until it does.
         """
         self.flights = Flights()
         self._path, self._options = path, options
@@ -53,15 +57,19 @@ class Joined:
         self._forked = False
         self._reserved: dict[object, tuple[int, Callable[[], object] | None]] = {}
         self._opening: threading.Thread | None = None
+        self._waited_until = 0.0
+        """So long readers wait for `_opening`."""
         self._failed: OSError | None = None
         self._held: int | None = None
         """The lock, while the directory is being opened."""
-        if at_once or not self._is_large():
+        if at_once:
             self._join()
+            return
+        if not self._is_large() and self._own():
             return
         if (opening := self._open_behind()) is not None:
             opening.join(OPEN_WAIT_S)
-        if self._failed is not None:
+        if self._failed is not None and not _is_in_use(self._failed):
             raise self._failed
 
     @property
@@ -126,37 +134,45 @@ class Joined:
         inner = self._inner
         return inner.block(file, block) if inner is not None else None
 
-    def enter(self, path: str, version: str, size: int, scope: str) -> CachedFile | None:
+    def enter(self, path: str, version: str, size: int, scope: str, timeout_s: float = FOREVER_S) -> CachedFile | None:
         """As `Place.enter`."""
-        return self._call(lambda inner: inner.enter(path, version, size, scope), None)
+        return self._call(lambda inner: inner.enter(path, version, size, scope, timeout_s), None, timeout_s)
 
-    def known(self, path: str) -> CachedFile | None:
+    def known(self, path: str, timeout_s: float = FOREVER_S) -> CachedFile | None:
         """As `Place.known`."""
-        return self._call(lambda inner: inner.known(path), None)
+        return self._call(lambda inner: inner.known(path, timeout_s), None, timeout_s)
 
-    def claim(self, file: CachedFile, blocks: Sequence[int]) -> Sequence[int]:
+    def claim(self, file: CachedFile, blocks: Sequence[int], timeout_s: float = FOREVER_S) -> Sequence[int]:
         """As `Place.claim`."""
-        return self._call(lambda inner: inner.claim(file, blocks), blocks)
+        return self._call(lambda inner: inner.claim(file, blocks, timeout_s), blocks, timeout_s)
 
-    def keep(self, file: CachedFile, first: int, data: memoryview, value: Value, expires: int) -> None:
+    def keep(
+        self,
+        file: CachedFile,
+        first: int,
+        data: memoryview,
+        value: Value,
+        expires: int,
+        timeout_s: float = FOREVER_S,
+    ) -> None:
         """As `Place.keep`."""
-        self._call(lambda inner: inner.keep(file, first, data, value, expires), None)
+        self._call(lambda inner: inner.keep(file, first, data, value, expires, timeout_s), None, timeout_s)
 
-    def release(self, file: CachedFile, blocks: Sequence[int]) -> None:
+    def release(self, file: CachedFile, blocks: Sequence[int], timeout_s: float = FOREVER_S) -> None:
         """As `Place.release`."""
-        self._call(lambda inner: inner.release(file, blocks), None)
+        self._call(lambda inner: inner.release(file, blocks, timeout_s), None, timeout_s)
 
     def wait(self, file: CachedFile, blocks: Sequence[int], timeout_s: float) -> None:
         """As `Place.wait`."""
-        self._call(lambda inner: inner.wait(file, blocks, timeout_s), None)
+        self._call(lambda inner: inner.wait(file, blocks, timeout_s), None, timeout_s)
 
-    def forget(self, path: str, *, prefix: bool) -> int:
+    def forget(self, path: str, *, prefix: bool, timeout_s: float | None = None) -> int:
         """As `Place.forget`. Raises `ByteCacheError` ``bytes_dir_in_use``: it would be read again."""
-        return self._answered(lambda inner: inner.forget(path, prefix=prefix))
+        return self._answered(lambda inner: inner.forget(path, prefix=prefix, timeout_s=timeout_s), timeout_s)
 
     def describe(self, *, files: bool) -> Described | None:
         """As `serving.bytecache.shared.server.describe`; None while no owner answers."""
-        return self._call(lambda inner: _described(inner, files=files), None, waits=True)
+        return self._call(lambda inner: _described(inner, files=files), None, None)
 
     def described(self, *, files: bool) -> Described:
         """As `describe`. Raises `ByteCacheError` ``bytes_dir_in_use``."""
@@ -172,7 +188,7 @@ class Joined:
 
     def reserve(self, wanted: int) -> Callable[[], object] | None:
         """As `Place.reserve`. Whoever owns the directory later is asked for the same again."""
-        given = self._call(lambda inner: inner.reserve(wanted), None, waits=True)
+        given = self._call(lambda inner: inner.reserve(wanted), None, None)
         if given is None:
             return None
         mark = object()
@@ -189,25 +205,27 @@ class Joined:
 
     # Inside.
 
-    def _call(self, ask: Callable[[Owned | Attached], R], otherwise: R, *, waits: bool = False) -> R:
-        """``waits``: until the directory is open, where that takes long; a reader does not."""
+    def _call(self, ask: Callable[[Owned | Attached], R], otherwise: R, timeout_s: float | None) -> R:
+        """``timeout_s``: of a reader, which waits for an owner no longer; None: whoever asks must not miss it."""
         for _ in range(2):
             inner = self._inner
-            if inner is None and not self._forked and self._rejoin(None, waits=waits):
+            if inner is None and not self._forked and self._rejoin(None, timeout_s):
                 inner = self._inner
             if self._forked or inner is None:
                 return otherwise
             try:
                 return ask(inner)
+            except OwnerLateError:
+                return otherwise
             except OwnerGoneError:
-                if not self._rejoin(inner, waits=waits):
+                if not self._rejoin(inner, timeout_s):
                     return otherwise
         return otherwise
 
-    def _answered(self, ask: Callable[[Owned | Attached], R]) -> R:
+    def _answered(self, ask: Callable[[Owned | Attached], R], timeout_s: float | None = None) -> R:
         """As `_call`, of what may not be left out without a word. Raises `ByteCacheError` ``bytes_dir_in_use``."""
         nothing: list[R] = []
-        found = self._call(lambda inner: [ask(inner)], nothing, waits=True)
+        found = self._call(lambda inner: [ask(inner)], nothing, timeout_s)
         if not found:
             raise self._no_answer()
         return found[0]
@@ -215,24 +233,26 @@ class Joined:
     def _no_answer(self) -> ByteCacheError:
         return ByteCacheError("bytes_dir_in_use", f"{self._path} has an owner that does not answer")
 
-    def _rejoin(self, gone: Attached | Owned | None, *, waits: bool) -> bool:
+    def _rejoin(self, gone: Attached | Owned | None, timeout_s: float | None) -> bool:
         """Whether there is an owner again, other than ``gone``; another thread may have been faster.
 
         What this process was attached to is closed when nobody uses it: other threads may still read, and what they
-        read verifies.
+        read verifies. ``timeout_s``: as of `_call`.
         """
         with self._lock:
-            opening = self._opening
-            if self._inner is not gone or (opening is None and time.monotonic() < self._not_before):
+            opening, now = self._opening, time.monotonic()
+            if self._inner is not gone or (opening is None and now < self._not_before):
                 return self._inner is not gone and self._inner is not None
             if isinstance(gone, Attached):
                 gone.retire()
-            if opening is None and not self._is_large():
-                self._try_to_join()
-                return self._inner is not None
-            opening = opening or self._open_behind()
-        if waits and opening is not None:
-            opening.join()
+            if opening is None:
+                is_large = self._is_large()
+                if not is_large and self._try_to_own():
+                    return self._inner is not None
+                self._waited_until = 0.0 if is_large else now + OPEN_WAIT_S
+                opening = self._open_behind()
+        if opening is not None:
+            opening.join(None if timeout_s is None else max(0.0, min(timeout_s, self._waited_until - now)))
         return self._inner is not gone and self._inner is not None
 
     def _is_large(self) -> bool:
@@ -267,7 +287,17 @@ class Joined:
         except (OSError, RuntimeError) as error:  # a `ByteCacheError`, or no descriptor or thread can be had
             self._fail(error)
 
+    def _try_to_own(self) -> bool:
+        """As `_own`; True also if that failed."""
+        try:
+            return self._own()
+        except (OSError, RuntimeError) as error:  # as in `_try_to_join`
+            self._fail(error)
+            return True
+
     def _fail(self, error: OSError | RuntimeError) -> None:
+        if self._failed is None and _is_in_use(error):  # not each time
+            _log.warning("files are read past the cache, which is tried again: %s", error)
         in_vain = ByteCacheError("bytes_dir_denied", f"cannot use {self._path}: {error}")
         self._failed = error if isinstance(error, OSError) else in_vain
         self._not_before = time.monotonic() + RETRY_S
@@ -276,31 +306,39 @@ class Joined:
     def _join(self) -> None:
         """Owns the directory, or attaches to its owner. Raises `ByteCacheError`."""
         deadline, pause = time.monotonic() + JOIN_S, 0.001
-        while True:
-            lock = lock_directory(self._path)
-            if lock is not None:
-                self._held = lock  # a child that is forked meanwhile lets it go
-                try:
-                    owned = Owned(Directory(self._path, self._options, lock))
-                    try:
-                        self._server = Server(owned.directory, owned.flights)
-                    except BaseException:
-                        owned.directory.close()
-                        raise
-                    self._inner, self.flights = owned, owned.flights
-                finally:
-                    self._held = None
-                self._reserve_again(owned)
-                return
-            with suppress(OwnerGoneError):
+        while not self._own():
+            try:
                 attached = Attached(self._path, read_keys(self._options.key_file), self._options.write_buffer)
+            except OtherKeysError as gone:  # it would be so again
+                raise ByteCacheError("bytes_dir_in_use", f"{self._path} has an owner with other keys") from gone
+            except OwnerGoneError as gone:
+                if time.monotonic() > deadline:
+                    raise self._no_answer() from gone
+                time.sleep(pause)
+                pause = min(2 * pause, 0.1)
+            else:
                 self._inner, self.flights = attached, attached.flights
                 self._reserve_again(attached)
                 return
-            if time.monotonic() > deadline:
-                raise self._no_answer()
-            time.sleep(pause)
-            pause = min(2 * pause, 0.1)
+
+    def _own(self) -> bool:
+        """Owns the directory, unless another process does. Raises `ByteCacheError`."""
+        lock = lock_directory(self._path)
+        if lock is None:
+            return False
+        self._held = lock  # a child that is forked meanwhile lets it go
+        try:
+            owned = Owned(Directory(self._path, self._options, lock))
+            try:
+                self._server = Server(owned.directory, owned.flights)
+            except BaseException:
+                owned.directory.close()
+                raise
+            self._inner, self.flights = owned, owned.flights
+        finally:
+            self._held = None
+        self._reserve_again(owned)
+        return True
 
     def _reserve_again(self, owner: Owned | Attached) -> None:
         """What was reserved with an owner that is gone. An owner that refuses is asked no more."""
@@ -312,6 +350,12 @@ class Joined:
                 self._reserved[mark] = wanted, held
             elif held is not None:  # given back meanwhile
                 held()
+
+
+def _is_in_use(error: Exception) -> bool:
+    """Whether an owner does not answer, but may again: one with other keys is none that this process can have."""
+    in_use = isinstance(error, ByteCacheError) and error.code == "bytes_dir_in_use"
+    return in_use and not isinstance(error.__cause__, OtherKeysError)
 
 
 def _described(inner: Owned | Attached, *, files: bool) -> Described:

@@ -27,6 +27,14 @@ class OwnerGoneError(Exception):
     """The owner ended, does not answer in time, or is another version."""
 
 
+class OwnerLateError(OwnerGoneError):
+    """It has not answered within what a reader's deadline left. It may yet, so it is not left for that."""
+
+
+class OtherKeysError(OwnerGoneError):
+    """The owner's files are sealed with keys that are not at hand, or are not sealed."""
+
+
 class Hello(msgspec.Struct, tag=True):
     version: int
 

@@ -15,14 +15,16 @@ import pytest
 from fsspec.asyn import AsyncFileSystem
 
 from serving.bytecache.disk.directory import DirectoryOptions
+from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.filesystem.filesystem import FreshetFileSystem
 from serving.bytecache.reading.cache import ByteCache
 from serving.bytecache.reading.files import ReadOptions
-from serving.bytecache.shared.attached import Attached
+from serving.bytecache.shared.attached import ANSWER_S, Attached
 from serving.bytecache.shared.joined import Joined
 from serving.bytecache.shared.opening import close_caches
 from tests.patience import PATIENCE_S
 from tests.serving.bytecache.stores import DirectoryStore
+from tests.serving.stack import eventually
 
 MIB = 1 << 20
 DATA = random.Random(5).randbytes(MIB)
@@ -119,3 +121,61 @@ def test_an_attached_reader_fetches_what_a_stopped_process_fetches(store: Direct
         assert other.writers.flush(PATIENCE_S)
     assert store.bytes_asked == MIB
     other.close()
+
+
+@pytest.fixture
+def standing(store: DirectoryStore, tmp_path: Path) -> Iterator[tuple[Joined, threading.Event]]:
+    """Who is attached to an owner that answers nothing while the event is not set, as one that was stopped."""
+    store.put("a", DATA)
+    options = DirectoryOptions(quota=64 * MIB)
+    owner, other, goes_on = Joined(tmp_path / "cache", options), Joined(tmp_path / "cache", options), threading.Event()
+    assert owner._server is not None
+    answers = owner._server._answer
+
+    def answer(*given: Any) -> Any:
+        goes_on.wait(PATIENCE_S)
+        return answers(*given)
+
+    owner._server._answer = answer  # type: ignore[assignment]
+    goes_on.set()
+    yield other, goes_on
+    goes_on.set()
+    other.close()
+    owner.close()
+
+
+def test_a_read_keeps_its_deadline_beside_an_owner_that_stands_still(
+    store: DirectoryStore, standing: tuple[Joined, threading.Event]
+) -> None:
+    """Each call of the owner has half of what is left; then it is done without. The owner may answer others yet."""
+    other, goes_on = standing
+    cache, attached = ByteCache([other]), other._inner
+    before = cache.open(store, "a", ReadOptions(deadline_s=1.0))
+    assert before.entry is not None
+    goes_on.clear()
+    began = time.monotonic()
+    new = cache.open(store, "a", ReadOptions(deadline_s=1.0))
+    assert new.entry is None
+    for file in (new, before):
+        assert cache.read(file, 0, 10) == DATA[:10]
+    store.put("a", DATA[::-1])
+    with pytest.raises(ByteCacheError, match="replaced"):
+        cache.read(before, MIB - 10, MIB)
+    assert time.monotonic() - began < ANSWER_S / 2
+    assert other._inner is attached
+    goes_on.set()
+    assert cache.open(store, "a").entry is not None
+
+
+def test_an_owner_that_answers_no_short_deadline_for_long_is_left(
+    store: DirectoryStore, standing: tuple[Joined, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each reader would wait for it again, for as long as it stands still."""
+    monkeypatch.setattr("serving.bytecache.shared.attached.ANSWER_S", 0.5)
+    other, goes_on = standing
+    cache, attached = ByteCache([other]), other._inner
+    goes_on.clear()
+    eventually(
+        lambda: cache.open(store, "a", ReadOptions(deadline_s=0.2)).entry is None and other._inner is not attached,
+        what="another owner is looked for",
+    )

@@ -182,16 +182,36 @@ def test_a_directory_is_opened_later_where_no_thread_can_be_had(
     other.close()
 
 
-def test_nobody_with_a_key_hands_over_to_an_owner_without(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would store what is to be sealed in the clear."""
-    monkeypatch.setattr("serving.bytecache.shared.joined.JOIN_S", 0.05)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_nobody_with_a_key_hands_over_to_an_owner_without(place: Path, at_once: bool) -> None:
+    """It would store what is to be sealed in the clear. That is told at the start, at once: it would stay so."""
     owner = Joined(place, OPTIONS)
     (place.parent / "key").write_text("0a" * 32)
     for key_file in (str(place.parent / "key"), "ephemeral"):
-        with pytest.raises(ByteCacheError) as refused:
-            Joined(place, replace(OPTIONS, key_file=key_file))
+        with pytest.raises(ByteCacheError, match="other keys") as refused:
+            Joined(place, replace(OPTIONS, key_file=key_file), at_once=at_once)
         assert refused.value.code == "bytes_dir_in_use"
     owner.close()
+
+
+def test_readers_do_not_wait_for_an_owner_that_is_looked_for(
+    store: DirectoryStore, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has the lock and answers nothing: files are read past the directory until it can be had."""
+    monkeypatch.setattr("serving.bytecache.shared.joined.OPEN_WAIT_S", 0.01)
+    lock = lock_directory(place)
+    assert lock is not None
+    joined = Joined(place, OPTIONS, at_once=False)
+    cache = ByteCache([joined])
+    for _ in range(3):
+        assert cache.read(cache.open(store, "a"), 5, 10) == DATA[5:10]
+    assert len(store.asked) == 3
+    assert joined._opening is not None, "it is still looked for"
+    os.close(lock)
+    assert joined.describe(files=False) is not None
+    assert cache.read(cache.open(store, "a"), 5, 10) == DATA[5:10]
+    assert len(store.asked) == 3
+    joined.close()
 
 
 def opened_in(place: Path) -> list[str]:

@@ -32,6 +32,7 @@ from serving.bytecache.shared.attached import Attached
 from serving.bytecache.shared.joined import Joined
 from serving.bytecache.shared.protocol import OwnerGoneError
 from tests.serving.bytecache.stores import MIB, DirectoryStore
+from tests.serving.stack import eventually
 
 READER = """
 import json, sys
@@ -216,6 +217,36 @@ def test_an_owner_that_is_stopped_holds_no_reader_for_long(
     assert cache.read(file, MIB, 2 * MIB) == content[MIB:]
     fetched = store.bytes_asked
     assert cache.read(file, MIB, 2 * MIB) == content[MIB:]
+    assert store.bytes_asked == fetched
+    place.close()
+
+
+def test_who_starts_beside_a_stopped_owner_reads_past_the_directory(
+    store: DirectoryStore,
+    tmp_path: Path,
+    readers: list[Reader],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One process that stands still must not make every later one fail. A warning says why; commands are refused."""
+    store.put("a", b"x" * MIB)
+    readers.append(owner := Reader(store, tmp_path / "cache"))
+    options = DirectoryOptions(quota=64 << 20)
+    with stopped(owner, monkeypatch):
+        place = Joined(tmp_path / "cache", options, at_once=False)
+        cache = ByteCache([place])
+        for _ in range(3):
+            assert cache.read(cache.open(store, "a"), 5, 10) == b"x" * 5
+        eventually(lambda: "owner that does not answer" in caplog.text, what="a warning")
+        for ask in (lambda: cache.forget("a"), lambda: Joined(tmp_path / "cache", options)):
+            with pytest.raises(ByteCacheError) as refused:
+                ask()
+            assert refused.value.code == "bytes_dir_in_use"
+    monkeypatch.setattr(place, "_not_before", 0.0)  # the while is over
+    assert place.describe(files=False) is not None
+    assert cache.read(cache.open(store, "a"), 0, MIB) == b"x" * MIB
+    fetched = store.bytes_asked
+    assert cache.read(cache.open(store, "a"), 0, MIB) == b"x" * MIB
     assert store.bytes_asked == fetched
     place.close()
 

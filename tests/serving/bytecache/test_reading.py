@@ -22,7 +22,7 @@ from serving.bytecache.reading.cache import ByteCache
 from serving.bytecache.reading.fetching import FetchRules
 from serving.bytecache.reading.files import ReadOptions
 from serving.bytecache.reading.footers import footer_start
-from serving.bytecache.reading.place import Owned
+from serving.bytecache.reading.place import FOREVER_S, Owned
 from serving.bytecache.reading.plan import ahead_of, pieces, requests, with_gaps
 from serving.bytecache.reading.source import Identity
 from tests.serving.bytecache.stores import MIB, DirectoryStore, cache_of, open_directory
@@ -396,15 +396,23 @@ class Claiming(Owned):
 
     claimed: set[int]
 
-    def claim(self, file: CachedFile, blocks: Sequence[int]) -> Sequence[int]:  # noqa: ARG002
+    def claim(self, file: CachedFile, blocks: Sequence[int], timeout_s: float = FOREVER_S) -> Sequence[int]:  # noqa: ARG002
         self.claimed = {*blocks}
         return blocks
 
-    def keep(self, file: CachedFile, first: int, data: memoryview, value: Value, expires: int) -> None:
-        super().keep(file, first, data, value, expires)
+    def keep(
+        self,
+        file: CachedFile,
+        first: int,
+        data: memoryview,
+        value: Value,
+        expires: int,
+        timeout_s: float = FOREVER_S,
+    ) -> None:
+        super().keep(file, first, data, value, expires, timeout_s)
         self.claimed -= {*range(first, first - (-len(data) // BLOCK))}
 
-    def release(self, file: CachedFile, blocks: Sequence[int]) -> None:  # noqa: ARG002
+    def release(self, file: CachedFile, blocks: Sequence[int], timeout_s: float = FOREVER_S) -> None:  # noqa: ARG002
         self.claimed -= {*blocks}
 
 
