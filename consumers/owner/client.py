@@ -58,7 +58,7 @@ from consumers.owner.protocol import (
 )
 from stream import spans
 from stream.access.certificates import CertificateError, Certificates
-from stream.access.networks import Network, resolve_within
+from stream.access.networks import Network, resolve_within, resolved_within
 from stream.access.who import asking
 
 CONNECT_TIMEOUT_S: Final = 2.0
@@ -119,6 +119,14 @@ def _unreachable(address: str, error: BaseException | str) -> OwnerError:
     return OwnerError(
         f"the owner at {address} does not answer: {error}",
         hint="check that `freshet consume` is running there",
+        code="owner_unreachable",
+    )
+
+
+def _elsewhere(address: str) -> OwnerError:
+    return OwnerError(
+        f"the owner at {address} is in none of consumer.networks, so it is not asked",
+        hint="is its announcement ours? then add its network to consumer.networks",
         code="owner_unreachable",
     )
 
@@ -292,11 +300,7 @@ class OwnerClient:
             return self._host
         found = await resolve_within(asyncio.get_running_loop(), self._host, self._port, networks)
         if not found:
-            raise OwnerError(
-                f"the owner at {self.address} is in none of consumer.networks, so it is not asked",
-                hint="is its announcement ours? then add its network to consumer.networks",
-                code="owner_unreachable",
-            )
+            raise _elsewhere(self.address)
         return found
 
     async def _ask(self, connection: _Connection, requests: Sequence[Request], wait_ms: int) -> list[Answer]:
@@ -473,7 +477,7 @@ class OwnerConnection:
     """A blocking client, for one thread. Methods raise `OwnerError`."""
 
     def __init__(self, address: str, *, identity: Identity | None = None, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
-        """Connects at once."""
+        """Connects at once, as `OwnerClient` to an address in the networks of ``identity`` only."""
         identity = identity or Identity()
         self.address = address
         self._timeout_s = timeout_s
@@ -483,7 +487,10 @@ class OwnerConnection:
         host, port = parse_address(address)
         secured = identity.secured()  # before there is a connection that would have to be closed
         try:
-            self._socket = socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S)
+            place = resolved_within(host, port, identity.networks) if identity.networks else host
+            if not place:
+                raise _elsewhere(address)
+            self._socket = socket.create_connection((place, port), timeout=CONNECT_TIMEOUT_S)
             if secured is not None:
                 self._socket = secured.wrap_socket(self._socket, server_hostname=host)
         except OSError as error:

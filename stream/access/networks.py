@@ -6,6 +6,7 @@ import ipaddress
 import socket
 from asyncio import AbstractEventLoop
 from collections.abc import Iterable
+from typing import Any
 from urllib.parse import urlsplit
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -37,6 +38,14 @@ async def resolve_within(loop: AbstractEventLoop, host: str, port: int, networks
 
     The caller connects to this one: a name that is resolved again may lead elsewhere by then. Raises ``OSError``.
     """
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = [str(each[4][0]) for each in found]
+    return _first_within(await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM), networks)
+
+
+def resolved_within(host: str, port: int, networks: tuple[Network, ...]) -> str:
+    """As `resolve_within`, for who may block."""
+    return _first_within(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), networks)
+
+
+def _first_within(found: Iterable[tuple[Any, ...]], networks: tuple[Network, ...]) -> str:
+    addresses = (str(each[4][0]) for each in found)
     return next((address for address in addresses if is_within(address, networks)), "")

@@ -1,4 +1,4 @@
-"""Announced addresses: a front connects to those in its networks, and to no others."""
+"""Announced addresses: fronts and commands connect to those in their networks, and to no others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from consumers.owner.client import Identity, OwnerClient
+from consumers.owner.client import Identity, OwnerClient, OwnerConnection
 from consumers.owner.protocol import OwnerError
 from freshet.settings import load_settings
 from freshet.settings_errors import SettingsError
@@ -36,22 +36,25 @@ def test_an_address_is_in_a_network(address: str, networks: list[str], within: b
     assert is_within(address, networks_of(networks)) is within
 
 
-def test_an_owner_elsewhere_is_not_asked() -> None:
+@pytest.mark.parametrize("blocks", [False, True], ids=["a front", "a command"])
+def test_an_owner_elsewhere_is_not_asked(*, blocks: bool) -> None:
     """No connection is made: neither to an address, nor to a name that leads there, and the error says why."""
 
-    async def ask(port: int, host: str, networks: list[str]) -> OwnerError:
-        client = OwnerClient(f"{host}:{port}", identity=Identity(lambda: "secret", None, networks_of(networks)))
-        with pytest.raises(OwnerError) as refused:
-            await client.greet()
-        return refused.value
+    async def greet(address: str, identity: Identity) -> None:
+        if blocks:
+            await asyncio.to_thread(OwnerConnection, address, identity=identity)
+        else:
+            await OwnerClient(address, identity=identity).greet()
 
+    identity = Identity(lambda: "secret", None, networks_of(["10.0.0.0/8"]))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.1)
         port = listener.getsockname()[1]
         for host in ("127.0.0.1", "localhost", "127.1"):
-            found = asyncio.run(ask(port, host, ["10.0.0.0/8"]))
-            assert found.code == "owner_unreachable"
-            assert "consumer.networks" in str(found)
+            with pytest.raises(OwnerError) as refused:
+                asyncio.run(greet(f"{host}:{port}", identity))
+            assert refused.value.code == "owner_unreachable"
+            assert "consumer.networks" in str(refused.value)
         with pytest.raises(TimeoutError):
             listener.accept()
 
@@ -74,10 +77,16 @@ def test_an_owner_within_is_asked(tmp_path: Path) -> None:
     """By its address, as without networks."""
     owner = owner_of(tmp_path)
 
+    def connect(address: str) -> str:
+        with OwnerConnection(address, identity=identity) as connection:
+            return connection.status().instance
+
     async def use(client: OwnerClient) -> None:
         assert await code_of(client, "get") == ""
+        assert await asyncio.to_thread(connect, client.address.replace("127.0.0.1", "localhost"))
 
-    owner.run(use, identity=Identity(networks=networks_of(["127.0.0.0/8"])))
+    identity = Identity(networks=networks_of(["127.0.0.0/8"]))
+    owner.run(use, identity=identity)
 
 
 def test_the_settings_take_networks_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
