@@ -95,6 +95,7 @@ class FrontConnection(asyncio.Protocol):
         self._working = 0
         """and others that take more than a turn, which end by themselves."""
         self._write_paused = False
+        self._ending: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -104,7 +105,7 @@ class FrontConnection(asyncio.Protocol):
             self._subjects = subjects_of(secured.getpeercert())
         self._server.connections.add(self)
         if len(self._server.ungreeted) >= UNGREETED_MAX:
-            next(iter(self._server.ungreeted)).close()
+            next(iter(self._server.ungreeted)).abort()
         self._server.ungreeted[self] = None
         asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._close_if_silent)
 
@@ -114,6 +115,8 @@ class FrontConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._transport = None
+        if self._ending is not None:
+            self._ending.cancel()
         self._server.connections.discard(self)
         self._server.ungreeted.pop(self, None)
 
@@ -135,13 +138,30 @@ class FrontConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def close(self) -> None:
+        """Closes when the other side has taken what it was told, or has had the time for it. Nothing more is read."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._frames = FrameBuffer(HELLO_BYTES_MAX)  # what is left in the old one may be much
+            self._transport.close()
+            self._ending = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self.abort)
+
+    def abort(self) -> None:
+        """Ends at once."""
         self._server.ungreeted.pop(self, None)
         if self._transport is not None:
-            self._transport.close()
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if not self._greeted:
+            self._read(data, 1)  # what comes behind a greeting that is refused is not even looked at
+            data = b""
+        if self._greeted:
+            self._read(data)
+
+    def _read(self, data: bytes, frames_max: int = -1) -> None:
         try:
-            bodies = self._frames.feed(data)
+            bodies = self._frames.feed(data, frames_max)
         except OwnerError as error:
             self._send(Failure(0, error.code, str(error), error.hint))
             self.close()

@@ -64,8 +64,11 @@ class FrameBuffer:
         self.frame_bytes_max = frame_bytes_max
         self._data = bytearray()
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The bodies of the frames that ``data`` completes. Raises `OwnerError` ``frame_too_large``."""
+    def feed(self, data: bytes, frames_max: int = -1) -> list[bytes]:
+        """The bodies of the frames that ``data`` completes. Raises `OwnerError` ``frame_too_large``.
+
+        ``frames_max``: how many at most (-1: all); the others come with the next call.
+        """
         buffer: bytes | bytearray = self._data
         if buffer:
             buffer += data
@@ -73,7 +76,7 @@ class FrameBuffer:
             buffer = data
         bodies: list[bytes] = []
         at, size = 0, len(buffer)
-        while size - at >= PREFIX_BYTES:
+        while size - at >= PREFIX_BYTES and len(bodies) != frames_max:
             length = int.from_bytes(buffer[at : at + PREFIX_BYTES], "big")
             if length > self.frame_bytes_max:
                 raise OwnerError(

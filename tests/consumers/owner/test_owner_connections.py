@@ -10,7 +10,8 @@ import pytest
 
 from consumers.owner import client, connection
 from consumers.owner.client import OwnerClient
-from consumers.owner.framing import FRAME_BYTES_MAX, decode_answer, encode_frame
+from consumers.owner.connection import FrontConnection
+from consumers.owner.framing import FRAME_BYTES_MAX, FrameBuffer, decode_answer, encode_frame
 from consumers.owner.protocol import (
     KEYS_MAX,
     Failure,
@@ -21,6 +22,7 @@ from consumers.owner.protocol import (
     Welcome,
 )
 from consumers.owner.server import OwnerServer
+from stream.access.grants import Access
 from stream.access.listening import OpenListenRefused
 from stream.access.who import asking
 from tests.consumers.histories import key, marker, start, value
@@ -99,6 +101,72 @@ def test_who_does_not_greet_makes_room(owner: Owner, monkeypatch: pytest.MonkeyP
         await later.close()
         for _, writer in silent:
             writer.close()
+
+    owner.run(use)
+
+
+class Untaken(asyncio.Transport):
+    """A transport whose other side takes nothing: once it is closed it only ends when it is aborted."""
+
+    def __init__(self, connection: FrontConnection) -> None:
+        super().__init__()
+        self.written = b""
+        self._connection, self._closing = connection, False
+        connection.connection_made(self)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """All is kept."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        self._closing = True
+
+    def abort(self) -> None:
+        self._closing = True
+        asyncio.get_running_loop().call_soon(self._connection.connection_lost, None)
+
+
+@pytest.mark.parametrize(
+    "first", [b"\0" * 250_000, encode_frame(Hello(1, token="wrong")) * 9, b"GET / HTTP/1.1\r\n" * 9]
+)
+def test_of_what_comes_without_a_greeting_one_frame_is_answered(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch, first: bytes
+) -> None:
+    """One read of a socket holds sixty thousand: they held up all others. Who takes no answer is ended in time."""
+    monkeypatch.setattr(connection, "HELLO_TIMEOUT_S", 0.05)
+    owner.server.access.replace(Access.of_secret("secret").credentials)
+
+    async def use(_: OwnerClient) -> None:
+        refused = Untaken(FrontConnection(owner.server))
+        for each in (first, first, first):  # TLS may give what has arrived before it was closed
+            refused._connection.data_received(each)
+        [body] = FrameBuffer().feed(refused.written)
+        assert isinstance(decode_answer(body), Failure)
+        assert [*owner.server.ungreeted] == [refused._connection]
+        while owner.server.connections:  # noqa: ASYNC110 - what is waited for is in this thread
+            await asyncio.sleep(0.01)
+        assert owner.server.ungreeted == {}
+
+    owner.run(use)
+
+
+def test_who_takes_no_refusal_makes_room(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it has ended it counts: each would keep its file and its memory, and the next ones theirs."""
+    monkeypatch.setattr(connection, "UNGREETED_MAX", 4)
+
+    async def use(client: OwnerClient) -> None:
+        await client.greet()
+        for _ in range(20):
+            Untaken(FrontConnection(owner.server))._connection.data_received(b"\0\0\0\0")
+        await asyncio.sleep(0)
+        assert len(owner.server.ungreeted) == 4
+        assert len(owner.server.connections) == 5
+        assert (await client.get(KEYSPACE, 0, [key(1)]))[0].image == b'{"id":1}'
 
     owner.run(use)
 
