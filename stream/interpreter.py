@@ -1,8 +1,9 @@
-"""How a process that answers for long sets up Python's interpreter: its threads and its garbage collection."""
+"""How a process that answers for long sets itself up: its threads, its garbage collection, its open files."""
 
 from __future__ import annotations
 
 import gc
+import resource
 import sys
 import threading
 import time
@@ -68,3 +69,13 @@ def prepare_to_answer() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(2_000, 5, 5_000)
+
+
+def raise_open_files() -> int:
+    """Raises the number of files that the process may have open to what the system allows it; returns that.
+
+    A shell's, or systemd's, is 1,024 as long as nobody asks for more, and what is allowed is mostly a multiple.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most

@@ -87,6 +87,7 @@ class FrontConnection(asyncio.Protocol):
         self._server = server
         self._frames = FrameBuffer(HELLO_BYTES_MAX)
         self._transport: Any = None
+        self._handshake: asyncio.Task[None] | None = None
         self._greeted = False
         self._shown = ""
         self._subjects: tuple[str, ...] = ()
@@ -103,22 +104,41 @@ class FrontConnection(asyncio.Protocol):
         secured = self._transport.get_extra_info("ssl_object")
         if secured is not None:
             self._subjects = subjects_of(secured.getpeercert())
-        self._server.connections.add(self)
-        if len(self._server.ungreeted) >= UNGREETED_MAX:
-            next(iter(self._server.ungreeted)).abort()
-        self._server.ungreeted[self] = None
+        self.enter("")
         asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._close_if_silent)
 
     def _close_if_silent(self) -> None:
         if not self._greeted:
             self.close()
 
+    @property
+    def is_made(self) -> bool:
+        """Whether it has its transport. Before that there may be a handshake."""
+        return self._transport is not None
+
+    def enter(self, _: str, /) -> bool:
+        """It has its place among those that have not greeted. The oldest makes room."""
+        if self not in self._server.connections:
+            if len(self._server.ungreeted) >= UNGREETED_MAX:
+                next(iter(self._server.ungreeted)).abort()
+            self._server.connections.add(self)
+            self._server.ungreeted[self] = None
+        return True
+
+    def shakes(self, handshake: asyncio.Task[None]) -> None:
+        """Its TLS has begun."""
+        self._handshake = handshake
+
+    def leave(self) -> None:
+        """Its place is free, if it has one."""
+        self._server.connections.discard(self)
+        self._server.ungreeted.pop(self, None)
+
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._transport = None
         if self._ending is not None:
             self._ending.cancel()
-        self._server.connections.discard(self)
-        self._server.ungreeted.pop(self, None)
+        self.leave()
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -139,16 +159,20 @@ class FrontConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Closes when the other side has taken what it was told, or has had the time for it. Nothing more is read."""
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is None:
+            self.abort()
+        elif not self._transport.is_closing():
             self._frames = FrameBuffer(HELLO_BYTES_MAX)  # what is left in the old one may be much
             self._transport.close()
             self._ending = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self.abort)
 
     def abort(self) -> None:
-        """Ends at once."""
+        """Ends at once, or has its handshake end."""
         self._server.ungreeted.pop(self, None)
         if self._transport is not None:
             self._transport.abort()
+        elif self._handshake is not None:
+            self._handshake.cancel()
 
     def data_received(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():

@@ -60,6 +60,7 @@ from consumers.owner.tables import answer_table, fill_table, find_home, find_tab
 from stream.access.audit import Audit
 from stream.access.certificates import Certificates
 from stream.access.grants import Access
+from stream.access.handshake import Accepted
 from stream.access.listening import check_listener
 from tokens import Demand, Vector
 
@@ -103,7 +104,7 @@ class OwnerServer:
         self._make_checkpoints = make_checkpoints
         self._server: asyncio.Server | None = None
         self.connections: set[FrontConnection] = set()
-        """Open connections; each adds and removes itself."""
+        """Open connections, also amid their handshakes; each adds and removes itself."""
         self.ungreeted: dict[FrontConnection, None] = {}
         """Those of them that have not greeted yet, the oldest first; the same."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -115,10 +116,13 @@ class OwnerServer:
         """
         check_owner(host, self.access, self._files, plain=self._plain, what="the owner protocol")
         secured = self._files.server(demand=True)
-        timeout: Any = {"ssl_handshake_timeout": HELLO_TIMEOUT_S} if secured is not None else {}
-        loop = asyncio.get_running_loop()
+
+        def accepted() -> asyncio.Protocol:
+            connection = FrontConnection(self)
+            return connection if secured is None else Accepted(connection, secured, HELLO_TIMEOUT_S)
+
         try:
-            self._server = await loop.create_server(lambda: FrontConnection(self), host, port, ssl=secured, **timeout)
+            self._server = await asyncio.get_running_loop().create_server(accepted, host, port)
         except OSError as error:
             raise OwnerError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}",

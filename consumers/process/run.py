@@ -31,7 +31,7 @@ from consumers.store.manifest import read_manifest
 from stream.access.certificates import Certificates
 from stream.access.grants import Access
 from stream.access.listening import is_loopback
-from stream.interpreter import prepare_to_answer
+from stream.interpreter import prepare_to_answer, raise_open_files
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +82,7 @@ def run_consumer(
     import uvloop
 
     prepare_to_answer()
+    raise_open_files()  # of connections and of each partition's store
     with owner.traced(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(consume, owner, on_start))
 

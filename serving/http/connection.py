@@ -20,6 +20,7 @@ from serving.http.guard import SUBJECTS
 from serving.http.limits import HEAD_BYTES_MAX, HEAD_TIMEOUT_S, PIPELINED_MAX
 from serving.http.responses import PROBLEM
 from stream.access.certificates import subjects_of
+from stream.access.handshake import Accepted
 
 
 class FrontConfig(uvicorn.Config):
@@ -35,6 +36,12 @@ class FrontConfig(uvicorn.Config):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.shaking: set[asyncio.Task[None]] = set()
+
+
+def open_connection(config: FrontConfig, **state: Any) -> asyncio.Protocol:
+    """What uvicorn makes for each connection."""
+    connection = BoundedConnection(config, **state)
+    return connection if config.secured is None else Accepted(connection, config.secured, config.head_timeout_s)
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -92,6 +99,11 @@ class BoundedConnection(HttpToolsProtocol):
                 return False
             self._address = address
         return True
+
+    def shakes(self, handshake: asyncio.Task[None]) -> None:
+        """Its TLS has begun."""
+        self.config.shaking.add(handshake)
+        handshake.add_done_callback(self.config.shaking.discard)
 
     def leave(self) -> None:
         """Its place is free, if it has one."""

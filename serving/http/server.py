@@ -13,9 +13,8 @@ import structlog
 import uvicorn
 
 from serving.http.admission.connections import Connections
-from serving.http.admission.handshake import open_connection
 from serving.http.app import make_app
-from serving.http.connection import FrontConfig
+from serving.http.connection import FrontConfig, open_connection
 from serving.http.front import Front
 from serving.http.limits import KEEP_ALIVE_S, ConnectionLimits
 from stream.access.certificates import Certificates

@@ -7,12 +7,16 @@ import socket
 import ssl
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
+import uvloop
 from prometheus_client import CollectorRegistry
 
+from consumers.owner import connection, server
 from consumers.owner.client import Identity, OwnerClient, OwnerConnection
 from consumers.owner.protocol import OwnerError
 from consumers.owner.server import OwnerServer
@@ -22,7 +26,10 @@ from stream.monitoring import serve_monitoring
 from tests.access.certifying import write
 from tests.consumers.histories import key, marker, start, value
 from tests.consumers.owning import KEYSPACE, Owner, vector
+from tests.patience import PATIENCE_S
 
+HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+"""The first bytes of TLS."""
 FRONT = Grant("front", frozenset({"read", "fill"}))
 
 
@@ -78,6 +85,69 @@ def test_only_certificates_of_our_authority_reach_an_owner(tmp_path: Path, autho
 def _status(address: str, files: Certificates) -> int:
     with OwnerConnection(address, identity=Identity(files=files)) as connection:
         return len(connection.status().partitions)
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("begun", [b"", HELLO], ids=["nothing", "half a hello"])
+def test_handshakes_that_are_only_begun_make_room(
+    tmp_path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch, loop: Any, begun: bytes
+) -> None:
+    """They count as those that have not greeted, and have as long: a crowd of them takes few files, and keeps none."""
+    monkeypatch.setattr(connection, "UNGREETED_MAX", 4)
+    files = write(authority, tmp_path, "owner", "127.0.0.1")
+    owner = secured(tmp_path, files)
+
+    async def main() -> None:
+        host, port = await owner.server.start()
+
+        async def crowd(number: int) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+            found = [await asyncio.open_connection(host, port) for _ in range(number)]
+            for _, writer in found:
+                writer.write(begun)
+            return found
+
+        async with asyncio.timeout(PATIENCE_S):
+            many = await crowd(12)
+            await ended(many[:8])
+            assert await ask(f"{host}:{port}", files) == ""
+            assert len(owner.server.ungreeted) <= 4
+            assert len(owner.server.connections) <= 5
+            monkeypatch.setattr(server, "HELLO_TIMEOUT_S", 0.1)
+            await ended(await crowd(3))
+            await ended(many[:11])
+            many[11][1].close()
+            while owner.server.connections:  # noqa: ASYNC110 - what is waited for is in this thread
+                await asyncio.sleep(0.01)
+        assert owner.server.ungreeted == {}
+        await owner.server.stop()
+        owner.partition.store.close(commit=False)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())
+
+
+async def ended(connections: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
+    """The owner has ended them, without a word of an owner."""
+    for reader, writer in connections:
+        with suppress(ConnectionError):
+            assert b"unauthorized" not in await reader.read()
+        writer.close()
+
+
+def test_an_owner_that_stops_ends_handshakes_too(tmp_path: Path, authority: trustme.CA) -> None:
+    """Nobody else would: whoever has begun one waits for its end."""
+    owner = secured(tmp_path, write(authority, tmp_path, "owner", "127.0.0.1"))
+
+    async def main() -> None:
+        reader, writer = await asyncio.open_connection(*await owner.server.start())
+        async with asyncio.timeout(PATIENCE_S):
+            while not owner.server.connections:  # noqa: ASYNC110 - what is waited for is in this thread
+                await asyncio.sleep(0)
+            await owner.server.stop()
+            await ended([(reader, writer)])
+        owner.partition.store.close(commit=False)
+
+    asyncio.run(main())
 
 
 def test_a_certificates_name_gives_its_roles_and_no_others(tmp_path: Path, authority: trustme.CA) -> None:

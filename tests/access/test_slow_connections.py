@@ -16,8 +16,7 @@ import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from serving.http.admission.handshake import open_connection
-from serving.http.connection import BoundedConnection, FrontConfig
+from serving.http.connection import BoundedConnection, FrontConfig, open_connection
 from serving.http.front import make_front
 from serving.http.limits import HEAD_BYTES_MAX, HEAD_TIMEOUT_S, KEEP_ALIVE_S, PIPELINED_MAX
 from serving.http.server import make_server

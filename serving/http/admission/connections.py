@@ -7,6 +7,7 @@ from typing import Final
 
 from serving.http.limits import ConnectionLimits
 from stream.access.who import address_name
+from stream.interpreter import raise_open_files
 
 FILES_BESIDE: Final = 512
 """Open files that a front needs for other things than its connections: owners, sources, Kafka, files it serves."""
@@ -41,8 +42,7 @@ class Connections:
 
 def fitting(limits: ConnectionLimits) -> ConnectionLimits:
     """``limits`` as far as the process may have open files. Raises that number to what the system allows it."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    most = raise_open_files()
     room = max(1, most - FILES_BESIDE) if most != resource.RLIM_INFINITY else limits.all
     every = min(limits.all, room)
     # Half of what is there, so that one address never takes all.
