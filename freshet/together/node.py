@@ -59,7 +59,7 @@ async def run_node(server: FrontServer, consumer_beside: Callable[[str], Consume
 def url_of(server: FrontServer) -> str:
     """The URL of a front that listens."""
     host, port = server.address
-    return f"{'https' if server.config.is_ssl else 'http'}://{announced_host(host)}:{port}"
+    return f"{server.scheme}://{announced_host(host)}:{port}"
 
 
 async def _first(*awaited: Any) -> None:

@@ -48,6 +48,11 @@ class FrontServer(uvicorn.Server):
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         return str(host), int(port)
 
+    @property
+    def scheme(self) -> str:
+        """Of its URL. uvicorn's settings do not say it, since TLS is not uvicorn's."""
+        return "https" if isinstance(self.config, FrontConfig) and self.config.secured is not None else "http"
+
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         """Starts to listen, and logs the address."""
         await super().startup(sockets=sockets)  # type: ignore[arg-type]

@@ -7,12 +7,19 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from freshet.signals import SIGNALS
-from freshet.together.node import run_node
+from freshet.together.node import run_node, url_of
+from serving.http.front import make_front
+from serving.http.server import FrontServer, make_server
+from serving.locations.refreshing import Locations
+from stream.access.certificates import Certificates
+from tests.access.certifying import write
 from tokens.errors import FreshetError
 
 WAIT_S = 20.0
@@ -22,12 +29,11 @@ WAIT_S = 20.0
 class Server:
     """A front that serves until it is told to end, or until ``ends``."""
 
-    address = "127.0.0.1", 8480
+    address, scheme = ("127.0.0.1", 8480), "http"
 
     def __init__(self, said: list[str], *, ends: bool = False, is_taken: bool = False) -> None:
         self._said, self._ends, self._is_taken = said, ends, is_taken
         self.should_exit, self.catches_signals = False, True
-        self.config: Any = type("Config", (), {"is_ssl": False})
         self.listens: Callable[[str], None] = said.append
 
     async def serve(self) -> None:
@@ -128,3 +134,11 @@ def test_a_front_that_can_not_listen_starts_no_consumer() -> None:
     with pytest.raises(FreshetError, match="the port is taken"):
         ran(Server(said, is_taken=True), Consumer(said))
     assert said == []
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_the_url_of_a_front_with_tls_says_so(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is announced: a client would show its token to the port of TLS in plain, or not go there at all."""
+    files = write(trustme.CA(), tmp_path, "front", "127.0.0.1") if scheme == "https" else Certificates()
+    monkeypatch.setattr(FrontServer, "address", ("127.0.0.1", 8480))
+    assert url_of(make_server(make_front([], Locations()), "127.0.0.1", 0, files)) == f"{scheme}://127.0.0.1:8480"
