@@ -46,12 +46,17 @@ class ListsBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 async def get_lists(front: Front, parameters: ListsParameters, _: None) -> Response:
     """One `ListsAnswer`."""
-    return await _answer(front, parameters, json_parameter("tables", parameters.tables, list[str]) or [])
+    return await _answer(front, parameters, _tables(parameters))
 
 
 async def post_lists(front: Front, _: NoParameters, body: ListsBody) -> Response:
     """One `ListsAnswer`."""
     return await _answer(front, body, body.tables)
+
+
+def _tables(parameters: ListsParameters) -> list[str]:
+    tables: list[str] = json_parameter("tables", parameters.tables, list[str]) or []
+    return tables
 
 
 async def _answer(front: Front, wanted: ListsParameters | ListsBody, tables: list[str]) -> Response:
@@ -60,7 +65,8 @@ async def _answer(front: Front, wanted: ListsParameters | ListsBody, tables: lis
         _check_txns(wanted.txns)
     demand = demand_of(wanted.token, 0, front.limits)
     space = front.table_space(wanted.catalog)
-    return answer_response(await front.tables.read_lists(space, names, wanted.txn, wanted.txns, demand))
+    found = await front.tables.read_lists(space, names, wanted.txn, wanted.txns, demand)
+    return answer_response(found, asked=len(names))
 
 
 def _names(names: list[str]) -> list[str]:
@@ -91,6 +97,7 @@ LISTS: Final = (
         path="/v1/lists",
         handler=get_lists,
         parameters=ListsParameters,
+        elements=lambda parameters, _: len(_tables(parameters)),
         answer=ListsAnswer,
         errors=_ERRORS,
         name="getLists",
@@ -106,6 +113,7 @@ LISTS: Final = (
         handler=post_lists,
         parameters=NoParameters,
         body=ListsBody,
+        elements=lambda _, body: len(body.tables),
         answer=ListsAnswer,
         errors=_ERRORS,
         name="postLists",

@@ -349,7 +349,7 @@ def requested_list(text: str | UnsetType | None) -> ValidWriteIdList | None:
 
 def requested_partitions(parameters: PartitionsParameters) -> RequestedObjects:
     """The partitions that a request names. Raises `ReadError` ``bad_parameter``, ``bad_write_ids``."""
-    names: list[list[str]] = json_parameter("names", parameters.names, list[list[str]]) or []
+    names = partition_names(parameters)
     if len(names) > KEYS_MAX:
         raise ReadError("too_many_keys", f"{len(names)} partitions by name, at most {KEYS_MAX}")
     prefix = json_parameter("values", parameters.values, list[str]) or []
@@ -367,6 +367,12 @@ def requested_partitions(parameters: PartitionsParameters) -> RequestedObjects:
         names_only=parameters.names_only,
         count_only=parameters.count,
     )
+
+
+def partition_names(parameters: PartitionsParameters) -> list[list[str]]:
+    """The partitions that a request names one by one. Raises `ReadError` ``bad_parameter``."""
+    names: list[list[str]] = json_parameter("names", parameters.names, list[list[str]]) or []
+    return names
 
 
 def requested_statistics(parameters: StatisticsParameters) -> RequestedObjects:

@@ -69,7 +69,7 @@ PAGE_HEADERS: Headers = (
 class Response(NamedTuple):
     """A complete HTTP response. ``why``: of an answer. ``etag``: of what is read, if it can be compared.
 
-    ``from_source``: how many rows or tables of it the source was asked for.
+    ``from_source``: how many rows, or named things, of it the source was asked for.
     """
 
     status: int
@@ -86,8 +86,14 @@ class Response(NamedTuple):
         return len(self.body)
 
 
-def answer_response(answer: Answer, status: int = 200, etag: str = "", from_source: int | None = None) -> Response:
-    """The response that carries ``answer``, with its proof in the headers as well. ``from_source``: of a batch."""
+def answer_response(
+    answer: Answer, status: int = 200, etag: str = "", asked: int = 1, from_source: int | None = None
+) -> Response:
+    """The response that carries ``answer``, with its proof in the headers as well.
+
+    ``asked``: how many rows, or named things, the source was asked for, if it was. ``from_source``: of a batch, whose
+    elements are of both.
+    """
     headers: Headers = (
         (b"freshet-token", answer.token.encode()),
         (b"freshet-freshness", answer.freshness.encode()),
@@ -95,8 +101,9 @@ def answer_response(answer: Answer, status: int = 200, etag: str = "", from_sour
     )
     if etag:
         headers = (*headers, (b"etag", etag.encode()))
-    asked = int(answer.served_from == "source") if from_source is None else from_source
-    return Response(status, encode(answer), headers=headers, why=answer.why, etag=etag, from_source=asked)
+    if from_source is None:
+        from_source = max(1, asked) if answer.served_from == "source" else 0
+    return Response(status, encode(answer), headers=headers, why=answer.why, etag=etag, from_source=from_source)
 
 
 def plain_response(answer: msgspec.Struct) -> Response:

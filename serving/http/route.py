@@ -47,7 +47,7 @@ class Route(Generic[P, B]):
     ``answer``: a Struct, or None for plain text; ``content_types`` of it. ``headers``: parameter → the header that
     stands for it where it is not given. ``errors``: the handler's codes, in addition to those of every route
     and those that follow from ``parameters`` and ``body``. ``is_file``: the answer is a file's bytes, or ranges of it.
-    ``elements``: of a body, each of which costs the caller as much as a request.
+    ``elements``: how many parameters and body name, each of which costs the caller as much as a request.
     ``is_form``: only a page of the front may send it (`serving.http.status.login.check_form`).
     ``role``: what the caller needs (`stream.access.grants`); "": to read, for PUT to fill; None: nothing.
     """
@@ -62,7 +62,7 @@ class Route(Generic[P, B]):
     content_types: tuple[str, ...] = ("application/json",)
     headers: Mapping[str, bytes] = field(default_factory=dict)
     errors: tuple[str, ...] = ()
-    elements: Callable[[B], int] | None = None
+    elements: Callable[[P, B], int] | None = None
     role: str | None = ""
     is_form: bool = False
     name: str
@@ -129,12 +129,19 @@ class Route(Generic[P, B]):
         body: Any = None
         if self.body is not None:
             body = body_of(self.body, await read_body(scope, receive, front.limits.body_bytes_max))
-            if self.elements is not None and METER in scope:
-                scope[METER].pay_more(self.elements(body) - 1)
+        asked = 1
+        if self.elements is not None and METER in scope:
+            asked = max(1, self.elements(parameters, body))
+            scope[METER].pay_more(asked - 1)
         if self.takes_token and (seen := header_of(scope, b"freshet-token")):
             carrier = body if self.token_in_body else parameters
             carrier.token = f"{carrier.token},{seen}" if carrier.token else seen
-        return await self.handler(front, parameters, body)
+        try:
+            return await self.handler(front, parameters, body)
+        except ReadError as error:
+            if METER in scope and error.code in ASKED_IN_VAIN:
+                scope[METER].owe(asked * (SOURCE_COST - 1))
+            raise
 
 
 class Resource(BaseRoute):
@@ -172,12 +179,7 @@ class Resource(BaseRoute):
         if route.is_form:
             check_form(caller, header_of(scope, b"sec-fetch-site"))
         front = self._front if route.role is None else self._front.seen_by(caller)
-        try:
-            response = await route.run(front, scope["path_params"], scope, receive)
-        except ReadError as error:
-            if METER in scope and error.code in ASKED_IN_VAIN:
-                scope[METER].owe(SOURCE_COST - 1)
-            raise
+        response = await route.run(front, scope["path_params"], scope, receive)
         if METER in scope:
             asked = 0 if isinstance(response, Streaming) else response.from_source * (SOURCE_COST - 1)
             sent = 0 if method == "HEAD" else response.taken_bytes // ANSWER_BYTES

@@ -47,6 +47,7 @@ from serving.http.query import (
     TableIdParameters,
     TableParameters,
     demand_of,
+    partition_names,
     requested_list,
     requested_partitions,
     requested_range,
@@ -110,7 +111,8 @@ async def find_rows(front: Front, parameters: RangeParameters, _: None) -> Respo
     """One `RangeAnswer`."""
     demand = _demand(front, parameters)._replace(consistency=parameters.consistency)
     space = front.row_space(parameters.keyspace)
-    return answer_response(await front.ranges.read(space, requested_range(parameters), demand))
+    found = await front.ranges.read(space, requested_range(parameters), demand)
+    return answer_response(found, asked=len(found.rows))
 
 
 async def get_table(front: Front, parameters: TableParameters, _: None) -> Response:
@@ -185,7 +187,8 @@ async def _objects(front: Front, parameters: Any, wanted: RequestedObjects) -> R
     if wanted.page and parameters.max_staleness_ms:  # 0: all that is committed by now, as a session in doubt demands
         demand = demand_of_page(demand, wanted.page)
     answer = await front.objects.read(front.table_space(parameters.catalog), wanted, demand)
-    return answer_response(answer, 404 if len(wanted.names) == 1 and not answer.count else 200)
+    is_absent = len(wanted.names) == 1 and not answer.count
+    return answer_response(answer, 404 if is_absent else 200, asked=len(wanted.names))
 
 
 async def get_row_description(front: Front, parameters: DescriptionParameters, _: None) -> Response:
@@ -295,7 +298,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         handler=get_rows,
         parameters=RowBatchParameters,
         body=RowBatchBody,
-        elements=lambda body: len(body.keys),
+        elements=lambda _, body: len(body.keys),
         answer=RowBatchAnswer,
         errors=_BATCH_ERRORS,
         name="getRows",
@@ -337,7 +340,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         handler=get_tables,
         parameters=TableBatchParameters,
         body=TableBatchBody,
-        elements=lambda body: len(body.tables),
+        elements=lambda _, body: len(body.tables),
         answer=TableBatchAnswer,
         errors=(*_BATCH_ERRORS, "bad_write_ids"),
         name="getTables",
@@ -364,6 +367,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         path="/v1/tables/{db}/{table}/partitions",
         handler=get_partitions,
         parameters=PartitionsParameters,
+        elements=lambda parameters, _: len(partition_names(parameters)),
         answer=ObjectsAnswer,
         errors=(*_TABLE_ERRORS, "bad_filter", "page_expired", "too_many_keys", "not_found"),
         name="getPartitions",

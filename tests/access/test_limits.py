@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from starlette.types import Receive, Scope, Send
 
 from freshet.sections.limits import LimitsSettings
+from serving.client.answers import ListsAnswer, ObjectsAnswer, RangeAnswer
 from serving.errors import ReadError
 from serving.http.admission.asked import asked_of
 from serving.http.admission.callers import CALLERS_MAX, Callers, Kind
@@ -22,7 +25,7 @@ from serving.http.query import RowBatchBody, TableBatchBody, row_batch, table_ba
 from serving.http.route import body_of
 from serving.locations.refreshing import Locations
 from serving.metrics import FrontMetrics
-from serving.reads.spaces import RowSpace
+from serving.reads.spaces import RowSpace, TableSpace
 from stream.access.bucket import Bucket
 from stream.access.grants import Access, Credential, Grant, digest_of
 from stream.access.who import address_name, caller_name
@@ -351,6 +354,70 @@ def test_what_the_source_was_asked_for_in_vain_is_paid_too(monkeypatch: pytest.M
             return [each.status_code for each in (*alone, *more)]
 
     assert asyncio.run(story(make_app(front(monkeypatch, 0.001, 25)))) == [503, 503, 200, 429]
+
+
+NAMES = [f"d.t{number}" for number in range(9)]
+NAMING: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "tables": ("GET", "/v1/lists", {"params": {"tables": json.dumps(NAMES)}}),
+    "tables in a body": ("POST", "/v1/lists", {"json": {"tables": NAMES}}),
+    "partitions": ("GET", "/v1/tables/d/t/partitions", {"params": {"names": json.dumps([[each] for each in NAMES])}}),
+    "groups": ("GET", "/v1/privileges", {"params": {"user": "ada", "groups": json.dumps(NAMES)}}),
+}
+RANGE: tuple[str, str, dict[str, Any]] = ("GET", "/v1/rows/shop/items", {})
+
+
+def spent(request: tuple[str, str, dict[str, Any]], burst: float, code: str = "") -> tuple[list[int], int]:
+    """The statuses of a request that is made three times, and how often a source was asked, which fails with ``code``.
+
+    Without one it answers at once, with nine of whatever it was asked for.
+    """
+    told = {"served_from": "source", "freshness": "eventual", "why": "", "token": ""}
+    asked: list[object] = []
+
+    def reads(answer: object) -> Any:
+        async def read(*given: object) -> Any:
+            asked.append(given)
+            if code:
+                raise ReadError(code, "in vain")
+            return answer
+
+        return SimpleNamespace(read=read, read_lists=read)
+
+    front: Any = make_front(
+        [RowSpace("shop", Layout(1), "shop"), TableSpace("hive", Layout(1))],
+        Locations(fixed={("shop", 0): "a:1"}),
+        callers=CallerLimits(rate_per_s=0.001, burst=burst),
+    )
+    front.tables = reads(ListsAnswer(**told, txns="", tables=[]))  # type: ignore[arg-type]
+    front.objects = reads(ObjectsAnswer(**told, names=[], objects=[], count=0))  # type: ignore[arg-type]
+    front.privileges = reads((told, {}, []))
+    front.ranges = reads(RangeAnswer(**told, rows=[msgspec.Raw(b"{}")] * 9))  # type: ignore[arg-type]
+    app, (method, path, options) = make_app(front), request
+
+    async def story() -> list[int]:
+        async with client_of(app) as client:
+            return [(await client.request(method, path, **options)).status_code for _ in range(3)]
+
+    return asyncio.run(story()), len(asked)
+
+
+@pytest.mark.parametrize("request_", [*NAMING.values(), RANGE], ids=[*NAMING, "a range"])
+def test_each_of_what_a_request_names_is_paid(
+    request_: tuple[str, str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine names, or nine rows of a range, that the source is asked for cost as nine reads past the cache."""
+    monkeypatch.setattr("serving.http.guard.REFUSAL_S", 0.0)
+    assert spent(request_, burst=100) == ([200, 200, 429], 2)  # 90 each: the second is owed
+
+
+@pytest.mark.parametrize("request_", NAMING.values(), ids=[*NAMING])
+def test_what_a_request_names_is_paid_before_anything_is_read(
+    request_: tuple[str, str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand names are not one request; asked in vain they cost the source as much as those that it finds."""
+    monkeypatch.setattr("serving.http.guard.REFUSAL_S", 0.0)
+    assert spent(request_, burst=17, code="no_owner") == ([503, 429, 429], 1)
+    assert spent(request_, burst=100, code="source_failed") == ([503, 503, 429], 2)
 
 
 @pytest.mark.parametrize(

@@ -113,23 +113,29 @@ async def get_privileges(front: Front, parameters: PrivilegesParameters, _: None
 
 async def get_privilege_set(front: Front, parameters: PrivilegeSetParameters, _: None) -> Response:
     """One `PrivilegesAnswer`."""
-    groups: list[str] = json_parameter("groups", parameters.groups, list[str]) or []
+    groups = _groups(parameters)
     if not parameters.user and not groups:
         raise ReadError("bad_parameter", "neither user nor groups are given")
     if len(groups) > GROUPS_MAX:
         raise ReadError("bad_parameter", f"{len(groups)} groups are given, and {GROUPS_MAX} may be")
     _check_names("user and groups", parameters.user, *groups)
-    return await _privileges(front, parameters, Member(parameters.user, tuple(groups)), _object(parameters))
+    of = Member(parameters.user, tuple(groups))
+    return await _privileges(front, parameters, of, _object(parameters), asked=len(groups))
+
+
+def _groups(parameters: PrivilegeSetParameters) -> list[str]:
+    groups: list[str] = json_parameter("groups", parameters.groups, list[str]) or []
+    return groups
 
 
 async def _privileges(
-    front: Front, parameters: RolesParameters, of: Principal | Member, on: GrantedObject | None
+    front: Front, parameters: RolesParameters, of: Principal | Member, on: GrantedObject | None, asked: int = 1
 ) -> Response:
     space, demand = front.table_space(parameters.catalog), _demand(front, parameters)
     told, absent, privileges = await front.privileges.read(
         space, demand, lambda source, known: source.read_privileges(of, on, known)
     )
-    return _response(PrivilegesAnswer(**told, privileges=privileges, **absent))
+    return _response(PrivilegesAnswer(**told, privileges=privileges, **absent), asked)
 
 
 def _object(parameters: _OnObject) -> GrantedObject:
@@ -159,9 +165,9 @@ def _demand(front: Front, parameters: RolesParameters) -> ReadDemand:
     return demand_of(parameters.token, parameters.max_wait_ms, front.limits)
 
 
-def _response(answer: RoleGrantsAnswer | PrivilegesAnswer) -> Response:
+def _response(answer: RoleGrantsAnswer | PrivilegesAnswer, asked: int = 1) -> Response:
     """200; 404 if the role or object that was asked for does not exist."""
-    return answer_response(answer, 404 if answer.code else 200)
+    return answer_response(answer, 404 if answer.code else 200, asked=asked)
 
 
 _ERRORS: Final = (
@@ -229,6 +235,7 @@ PRIVILEGES: Final[tuple[Route[Any, Any], ...]] = (
         path="/v1/privileges",
         handler=get_privilege_set,
         parameters=PrivilegeSetParameters,
+        elements=lambda parameters, _: len(_groups(parameters)),
         answer=PrivilegesAnswer,
         errors=(*_ERRORS, "not_found"),
         name="getPrivilegeSet",
