@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 class LimitsSettings(Section):
     """Of all callers, and of one: a token, or an address where none is asked for. ``rate_per_s`` 0: no rate.
 
+    By default one caller has no more than its part of what is set of all, so that a second one finds room.
     ``burst``: what may be spent at once after a pause; 0: two seconds' worth.
     """
 
@@ -34,7 +35,11 @@ class LimitsSettings(Section):
         from serving.http.limits import CallerLimits
 
         return CallerLimits(
-            self.rate_per_s, self.burst, self.in_flight_of_caller, self.streams_of_caller, self.files_of_caller
+            self.rate_per_s,
+            self.burst,
+            self._part("in_flight_of_caller", self.in_flight // 2),
+            self.streams_of_caller,
+            self._part("files_of_caller", self.in_flight // 4),  # who reads a file has a request under way
         )
 
     @property
@@ -42,4 +47,9 @@ class LimitsSettings(Section):
         """As the server takes them."""
         from serving.http.limits import ConnectionLimits
 
-        return ConnectionLimits(self.connections, self.connections_of_address)
+        return ConnectionLimits(self.connections, self._part("connections_of_address", self.connections // 2))
+
+    def _part(self, name: str, most: int) -> int:
+        """As it is set. By default no more than ``most``: nothing tells a default from one that is written down."""
+        given: int = getattr(self, name)
+        return given if given != type(self).model_fields[name].default else min(given, max(1, most))

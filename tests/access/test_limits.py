@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from freshet.sections.limits import LimitsSettings
+from freshet.settings import load_settings
 from serving.client.answers import ListsAnswer, ObjectsAnswer, RangeAnswer
 from serving.errors import ReadError
 from serving.http.admission.asked import asked_of
@@ -125,6 +127,27 @@ def test_by_default_a_caller_has_half() -> None:
     assert settings.request_timeout_s == every.request_s_max
     assert settings.of_connections == ConnectionLimits()
     assert ConnectionLimits().of_address * 2 == ConnectionLimits().all
+
+
+@pytest.mark.parametrize(
+    ("given", "in_flight", "files", "connections"),
+    [
+        ({"in_flight": 200, "connections": 100}, 100, 32, 50),
+        ({"in_flight": 40, "connections": 9}, 20, 10, 4),
+        ({"in_flight": 1, "connections": 1}, 1, 1, 1),
+        ({"in_flight": 4_000, "connections": 20_000}, 256, 32, 4_096),
+        ({"in_flight": 40, "in_flight_of_caller": 30, "files_of_caller": 31}, 30, 31, 4_096),
+        ({"connections": 100, "connections_of_address": 90}, 256, 32, 90),
+    ],
+)
+def test_of_fewer_places_a_caller_has_half(
+    given: dict[str, Any], in_flight: int, files: int, connections: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator who lowers only what there is for all leaves none of it to one caller. What is set counts."""
+    monkeypatch.chdir(tmp_path)
+    limits = load_settings(flags={"serve": {"limits": given}}).serve.limits
+    assert (limits.of_caller.in_flight, limits.of_caller.files) == (in_flight, files)
+    assert limits.of_connections == ConnectionLimits(given.get("connections", 8_192), connections)
 
 
 def test_what_is_refused_by_the_rate_is_not_under_way() -> None:
