@@ -37,6 +37,7 @@ REGISTERING: Final = ("app.", "atexit.", "model_validator", "field_validator", "
 """Decorators that hand a function to typer, the interpreter, pydantic or pytest."""
 CALLED_BY_LIBRARIES: Final = {
     "_fetch_range": "fsspec's AbstractBufferedFile",
+    "authenticate": "PyMySQL, of a class in its auth_plugin_map",
     "connection_lost": "asyncio.Protocol",
     "service_actions": "socketserver.BaseServer",
     "pause_writing": "asyncio.Protocol",

@@ -6,12 +6,13 @@ import contextlib
 import ssl
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 import pymysql
-from pymysql.constants import ER
+from pymysql.constants import CR, ER
 
 from stream.access.certificates import CertificateError, Certificates
+from stream.access.listening import is_loopback
 from tokens.errors import FreshetError
 
 Connection: TypeAlias = pymysql.connections.Connection
@@ -140,6 +141,11 @@ class ConnectionSettings:
         """``user@host:port``, for messages."""
         return f"{self.user}@{self.unix_socket or f'{self.host}:{self.port}'}"
 
+    @property
+    def is_server_known(self) -> bool:
+        """Whether nobody else can answer in the server's place: it is verified, or is on this machine."""
+        return bool(self.ssl_ca or self.unix_socket) or self.host.startswith("/") or is_loopback(self.host)
+
     def pymysql_arguments(self) -> dict[str, Any]:
         """Keyword arguments for ``pymysql.connect``."""
         found: dict[str, Any] = {
@@ -154,6 +160,8 @@ class ConnectionSettings:
         }
         if self.unix_socket:
             found["unix_socket"] = self.unix_socket
+        if not self.is_server_known:
+            found["auth_plugin_map"] = dict.fromkeys(("mysql_clear_password", "dialog"), _Withheld)
         if self.ssl_ca:
             found["ssl_ca"] = self.ssl_ca
             found["ssl_verify_cert"] = True
@@ -162,6 +170,17 @@ class ConnectionSettings:
                 found["ssl_cert"] = self.ssl_cert
                 found["ssl_key"] = self.ssl_key or self.ssl_cert
         return found
+
+
+class _Withheld:
+    """In place of PyMySQL's login that shows the password as it is, to whoever asks for it."""
+
+    def __init__(self, _: Connection) -> None:
+        """PyMySQL makes one when a server asks for that login."""
+
+    def authenticate(self, _: Any) -> NoReturn:
+        """Raises PyMySQL's error."""
+        raise pymysql.err.OperationalError(CR.CR_AUTH_PLUGIN_ERR, "it wants the password as it is")
 
 
 def connect(settings: ConnectionSettings, *, autocommit: bool = True) -> Connection:
@@ -244,6 +263,12 @@ def translate(error: pymysql.err.Error, settings: ConnectionSettings) -> MariaDB
             hint=MYSQL_GRANTS_HINT if settings.product == "MySQL" else GRANTS_HINT,
             code="mariadb_access_denied",
         )
+    if code == CR.CR_AUTH_PLUGIN_ERR:
+        return MariaDBError(
+            f"{settings.product} at {settings.name} is not given the password: {text}",
+            hint=VERIFY_HINT,
+            code="mariadb_access_denied",
+        )
     if "same server_uuid/server_id" in text:
         return MariaDBError(
             f"{settings.product} at {settings.name} gave the binlog to another replica of the same server_id",
@@ -274,6 +299,7 @@ def _other_product(settings: ConnectionSettings, what: str) -> ServerSettingsErr
     )
 
 
+VERIFY_HINT: Final = "without ssl_ca anybody may answer in the server's place: set it, or give the user another login"
 GRANTS_HINT = "a source needs: GRANT SELECT, REPLICATION SLAVE, BINLOG MONITOR ON *.* TO its user"
 MYSQL_GRANTS_HINT = "a source needs: GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO its user"
 

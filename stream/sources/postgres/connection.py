@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from stream.sources.mariadb.connection import (
+    VERIFY_HINT,
     ConnectionSettings,
     MariaDBError,
     MariaDBUnreachable,
@@ -107,6 +108,8 @@ def _arguments(settings: ConnectionSettings) -> dict[str, Any]:
         " -c extra_float_digits=1 -c default_transaction_read_only=on"
         f" -c statement_timeout={round(settings.read_timeout_s * 1000)}",
     }
+    if not settings.is_server_known:
+        found["require_auth"] = "!password"  # a server that wants the password as it is does not get it
     if settings.ssl_ca:
         found["sslmode"] = "verify-full" if settings.ssl_verify_host else "verify-ca"
         found["sslrootcert"] = settings.ssl_ca
@@ -133,6 +136,8 @@ def translate(error: psycopg.Error, settings: ConnectionSettings) -> MariaDBErro
 
     text, state = " ".join(str(error).split()), error.sqlstate or ""
     name = f"PostgreSQL at {settings.name}"
+    if not state and "cleartext password" in text:
+        return MariaDBError(f"{name} is not given the password: {text}", hint=VERIFY_HINT, code=ACCESS_DENIED)
     if state.startswith("28") or state == "42501" or (not state and any(each in text for each in _REFUSED)):
         return MariaDBError(
             f"{name} refused: {text}", hint=f"check user, password and database; {GRANTS_HINT}", code=ACCESS_DENIED
