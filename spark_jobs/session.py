@@ -122,6 +122,8 @@ def configuration(settings: SparkSettings, *, submitted: bool) -> dict[str, str]
         "spark.speculation": "false",
         "spark.sql.shuffle.partitions": "8",  # nothing of size is shuffled: kinds of rows are counted
         "spark.databricks.delta.snapshotPartitions": "4",  # of a table's log, which has a line for each file
+        # Spark's own INT96 is read as nanoseconds, of which 64 bits end in 2262
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     }
     if not submitted:
         java = [f"-Dlog4j2.configurationFile={LOG_CONFIG}", *(_brief_java() if settings.brief else ())]

@@ -199,6 +199,13 @@ def test_a_session_begins_after_one_whose_jvm_was_killed(tmp_path: Path) -> None
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
+@pytest.mark.parametrize("submitted", [False, True])
+def test_moments_are_written_in_a_form_that_every_reader_has(submitted: bool) -> None:
+    """As INT96, which Spark writes by itself, pandas and PyArrow take the year 9999 for another one."""
+    written = configuration(SparkSettings(), submitted=submitted)["spark.sql.parquet.outputTimestampType"]
+    assert written == "TIMESTAMP_MICROS"
+
+
 def test_spark_submit_keeps_its_own_master() -> None:
     """Settings of the submitting command are not overridden."""
     assert (
