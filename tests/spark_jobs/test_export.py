@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -347,6 +348,24 @@ def test_an_export_goes_on_and_has_each_change_once(spark: Any, topic: Topics, t
     read = spark.read.parquet(str(tmp_path / "out"))
     assert read.where("table = 'shop.items' and day = date'2023-11-14'").count() > 0
     assert read.count() == len(found)
+
+
+def test_each_table_of_an_export_is_read_as_its_page_says(spark: Any, tmp_path: Path) -> None:
+    """Two tables may have columns of one name and different kinds, which no schema has both of."""
+    tables = {"shop.orders": ("int", b'{"id":1}'), "shop.users": ("uuid", b'{"id":"ab"}')}
+    messages, ordinal = [start()], 2
+    for table, (kind, image) in tables.items():
+        messages.append(description(ordinal, {"id": kind}, table=table))
+        messages.append(frame([(key(1, table), VALUE, image, ordinal + 1)]))
+        ordinal += 2
+    exported(messages, tmp_path / "out")
+    page = (ROOT / "docs/operating/export.md").read_text(encoding="utf-8")
+    [told] = re.findall(r"`(spark\.read\.[^`]+table=shop\.orders[^`]+)`", page)
+    found = []
+    for table in tables:
+        rows = eval(told.replace("shop.orders", table), {"spark": spark, "DIR": str(tmp_path / "out")})
+        found += [(row["table"], str(row["day"]), row["id"]) for row in rows.collect()]
+    assert found == [("shop.orders", "2023-11-14", 1), ("shop.users", "2023-11-14", "ab")]
 
 
 @pytest.mark.parametrize("place", ["before_commit", "in_commit", "after_commit"])
