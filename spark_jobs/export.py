@@ -51,6 +51,8 @@ COMMITS_UNCOMPACTED: Final = 100
 NAME_BYTES_MAX: Final = 255 - len("table=")
 """Of a table, as its directory is called."""
 ROWS_PER_FILE: Final = 500_000
+BYTES_PER_FILE: Final = 128 << 20
+"""Of keys and images. A task holds some times as much, since each row is a Python object until it is written."""
 _STAGED_NAME: Final = re.compile(r"[0-9a-f]{16}\.parquet")
 _PLACE: Final = re.compile(
     rf"table=(?!(\.{{0,2}}|{NOTES})/)[^/\0]+/day=\d{{4}}-\d{{2}}-\d{{2}}/part-\d+-\d{{20}}-[0-9a-f]{{16}}\.parquet"
@@ -341,9 +343,10 @@ def _export_partition(task: ExportTask, batches: Iterator[Any]) -> tuple[int, st
         offsets, values = batch.column(1).to_pylist(), batch.column(2).to_pylist()
         end = task.end.get(partition)
         kept = len(offsets) if end is None else sum(offset < end for offset in offsets)
-        changes.add(offsets[:kept], values[:kept])
-        if changes.count >= ROWS_PER_FILE:
-            rows += _write(changes, task, files)
+        for offset, value in zip(offsets[:kept], values[:kept], strict=True):  # one message may have thousands of rows
+            changes.add([offset], [value])
+            if changes.count >= ROWS_PER_FILE or changes.size >= BYTES_PER_FILE:
+                rows += _write(changes, task, files)
     if changes is None:
         return None
     rows += _write(changes, task, files)

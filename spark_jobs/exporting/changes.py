@@ -65,6 +65,8 @@ class Changes:
     def __init__(self, partition: int, state: Exported, reader: PartitionReader | None = None) -> None:
         self.state = state
         self.count = 0
+        self.size = 0
+        """Bytes of the keys and images among the rows."""
         self._partition = partition
         self._reader = reader or PartitionReader({bytes.fromhex(each): told for each, told in state.texts.items()})
         self._groups: dict[tuple[str, str, int], list[Row]] = defaultdict(list)
@@ -91,7 +93,7 @@ class Changes:
             yield table, day, self._described[description], rows
         self._groups.clear()
         self._described.clear()
-        self.count = 0
+        self.count = self.size = 0
 
     def _description(self, table: str) -> int:
         """The number of the table's columns among `_described`."""
@@ -131,6 +133,7 @@ class Changes:
             left -= 1
             if not self._is_new(frame["shard"], frame["epoch"], frame["ordinal"] + ordinal):
                 continue
+            self.size += len(key) + len(image)
             row = {
                 "_shard": frame["shard"],
                 "_epoch": frame["epoch"],
@@ -157,6 +160,7 @@ class Changes:
         if not self._is_new(event["shard"], event["epoch"], event["ordinal"]):
             return
         for kind, which in kinds:
+            self.size += len(event[which])
             told = _read(event[which]) if event[which] else {"_reason": "its image is too large to be published"}
             yield event["table"], {**_place(event), **told, "_kind": kind}
 

@@ -22,7 +22,7 @@ from spark_jobs.export import (
     prepare,
     read_commit,
 )
-from spark_jobs.exporting.changes import Exported
+from spark_jobs.exporting.changes import Changes, Exported
 from spark_jobs.offsets import OffsetsError
 from spark_jobs.output import RebuildError
 from stream.wire.events import VALUE
@@ -192,3 +192,24 @@ def test_a_task_that_writes_some_at_a_time_tells_of_all(
     report = export(filled.session(), request_of(filled, tmp_path / "out", offsets_per_commit=1_000))
     assert rows_in(tmp_path / "out") == wanted([history()], tmp_path / "one")
     assert (report.rows, report.commits, report.files > 6) == (len(rows_in(tmp_path / "out")), 1, True)
+
+
+@pytest.mark.parametrize(("bound", "value"), [("ROWS_PER_FILE", 3), ("BYTES_PER_FILE", 250)])
+def test_a_task_holds_the_rows_of_a_file_and_of_one_message(
+    bound: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many large rows Spark gives it in one piece: they would take gigabytes in each partition."""
+    monkeypatch.setattr(spark_jobs.export, bound, value)
+    held: list[tuple[int, int]] = []
+    take = Changes.take
+
+    def noted(changes: Changes) -> Any:
+        held.append((changes.count, changes.size))
+        return take(changes)
+
+    monkeypatch.setattr(Changes, "take", noted)
+    image = b'{"text":"%s"}' % (b"x" * (64 - len(key(1)) - 11))
+    frames = [frame([(key(1), VALUE, image, at), (key(2), VALUE, image, at + 1)]) for at in range(2, 26, 2)]
+    assert len(exported([start(), *frames], tmp_path)) == 25
+    assert max(count for count, _ in held) <= 5, "with the row of the epoch"
+    assert max(size for _, size in held) == 2 * 2 * 64
