@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
+import typer
 
 from freshet.settings import Settings
 from freshet.settings_errors import SettingsError
@@ -27,6 +28,13 @@ log = structlog.get_logger(__name__)
 def is_address(text: str) -> bool:
     """Whether ``text`` names a place of snapshots (``s3://…``, ``file:///…``) and no directory."""
     return "://" in text
+
+
+def no_address(text: str) -> Path:
+    """A directory, as an option's value. Of an address a path would be made below the present directory."""
+    if is_address(text):
+        raise typer.BadParameter(f"{text} is an address; give a directory, which all who use it see under this path")
+    return Path(text)
 
 
 def place_of(settings: Settings, keyspace: str, given: str | None) -> str:

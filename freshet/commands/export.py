@@ -13,7 +13,7 @@ import typer
 from freshet.commands.rebuild import AsJson, Bootstrap, DriverMemory, Master, SparkLog
 from freshet.keyspaces import AsArgument, AsOption, explain_unknown_keyspace, full_table_name, one_keyspace
 from freshet.settings import load_settings
-from freshet.snapshots import set_place
+from freshet.snapshots import no_address, set_place
 from freshet.spark import spark_settings
 
 if TYPE_CHECKING:
@@ -32,7 +32,12 @@ def command(
     keyspace: AsArgument = "",
     *,
     keyspace_option: AsOption = "",
-    to: Annotated[Path, typer.Option(help="Directory for the files: a new one, or an export to go on with.")],
+    to: Annotated[
+        Path,
+        typer.Option(
+            help="Directory for the files: a new one, or an export to go on with.", metavar="DIR", parser=no_address
+        ),
+    ],
     offsets: Annotated[str | None, typer.Option(help='Stop before these offsets, by partition: {"0": 17, …}.')] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with what is new, until Ctrl-C or SIGTERM.")] = False,
     table: Annotated[
@@ -47,7 +52,11 @@ def command(
     ] = Format.PARQUET,
     base: Annotated[
         Path | None,
-        typer.Option(help="With --table: a checkpoint or rebuild before the moment, to begin with.", metavar="DIR"),
+        typer.Option(
+            help="With --table: a checkpoint or rebuild before the moment, to begin with.",
+            metavar="DIR",
+            parser=no_address,
+        ),
     ] = None,
     snapshots: Annotated[
         str | None,

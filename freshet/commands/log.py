@@ -12,6 +12,7 @@ import typer
 
 from freshet.commands.get import front_client
 from freshet.settings import Settings, load_settings
+from freshet.snapshots import no_address
 from serving.changelog.errors import ChangeLogError
 from serving.changelog.files import Heading, LogFiles
 from serving.changelog.writing import Included, write_log
@@ -35,7 +36,10 @@ def command(
             "--from", help="Where to begin: earliest, now, seconds (-3600: an hour ago), a token or a checkpoint."
         ),
     ] = "earliest",
-    to: Annotated[Path | None, typer.Option(help="Write into files in this directory, instead of printing.")] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(help="Write into files in this directory, instead of printing.", metavar="DIR", parser=no_address),
+    ] = None,
     to_topic: Annotated[
         str, typer.Option(metavar="NAME", help="Write into this topic, one record a transaction, instead of printing.")
     ] = "",

@@ -293,6 +293,24 @@ def test_no_place_is_a_place_too(words: list[str], place: str, monkeypatch: pyte
     assert given == [(None, place)]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["export", "shop", "--to", "s3://bucket/x"],
+        ["export", "shop", "--to", "out", "--table", "shop.t", "--base", "s3://bucket/x"],
+        ["log", "shop", "--to", "s3://bucket/x"],
+    ],
+)
+def test_an_address_is_no_directory(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of ``s3://bucket`` a path makes ``s3:/bucket``, here: all would lie there, and the command report success."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(words) == 2
+    assert "s3://bucket/x is an address" in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert not (tmp_path / "s3:").exists()
+
+
 @pytest.mark.parametrize("is_alone", [True, False])
 @pytest.mark.parametrize(("listener", "other"), [("serve", "consumer"), ("consumer", "serve")])
 def test_a_secret_is_checked_by_the_listener_that_has_tokens(
