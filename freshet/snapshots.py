@@ -178,15 +178,20 @@ def _beside(target: Path) -> Path:
 
 
 def base_stores(base: str | None, keyspace: str, kafka: KafkaCluster, target: Path, needed: Needed) -> Path | None:
-    """Where the stores of ``base`` are, as `base_directory`. Those of a snapshot are made there.
+    """Where the stores of ``base`` are, as `base_directory`. Those of a snapshot are made there, unless ``target`` was
+    begun with some: it goes on with its own.
 
-    Raises `SnapshotError` if there is no snapshot that can be continued, or all such are damaged.
+    Raises `SnapshotError` if there is no snapshot that can be continued, or all such are damaged; and as
+    `spark_jobs.output.read_begun`.
     """
     from consumers.snapshots.errors import SnapshotError
     from consumers.snapshots.places import Place
+    from spark_jobs.output import read_begun
 
     beside = base_directory(base, target)
     if base is None or beside is None or not is_address(base):
+        return beside
+    if read_begun(target) is not None:
         return beside
     place = Place(base)
     if not target.exists():

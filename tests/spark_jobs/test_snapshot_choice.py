@@ -95,6 +95,17 @@ def test_the_base_of_a_run_that_never_began_is_made_anew(
     assert kept == [is_begun]
 
 
+def test_a_run_that_goes_on_needs_no_snapshot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its stores hold what it began with: none may be at the place any more, and a copy would be made for nothing."""
+    target = tmp_path / "out"
+    with exclusive(target), staged(target, Begun("shop", "t1", str(tmp_path / ".out.base"), {})):
+        pass
+    monkeypatch.setattr("freshet.snapshots.farthest", lambda *_: ([], ["none fits"]))
+    assert base_stores("file:///snapshots", "shop", KAFKA, target, Needed()) == tmp_path / ".out.base"
+    with pytest.raises(SnapshotError, match="none fits"):
+        base_stores("file:///snapshots", "shop", KAFKA, tmp_path / "another", Needed())
+
+
 @pytest.mark.parametrize(
     ("codes", "made"),
     [
