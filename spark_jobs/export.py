@@ -31,7 +31,7 @@ from spark_jobs.exporting.changes import Changes, Exported
 from spark_jobs.exporting.columns import table_of
 from spark_jobs.exporting.compaction import compact_days
 from spark_jobs.exporting.delta import append_files, check_delta, compact, delta_columns, is_appended, table_in
-from spark_jobs.offsets import Range, check_topic, choose_range, topic_bounds
+from spark_jobs.offsets import Beginning, Range, check_topic, choose_range, topic_bounds
 from spark_jobs.output import RebuildError, exclusive, not_shared
 from spark_jobs.partition import error_json
 from spark_jobs.streaming import Micro, answers, stream_messages
@@ -176,7 +176,7 @@ def prepare(request: ExportRequest) -> tuple[Commit, Range]:
             hint="give another directory with --to",
         )
     starts = dict.fromkeys(bounds.low, 0) | {each: state.offset for each, state in commit.partitions.items()}
-    return commit, choose_range(bounds, request.ends, starts)
+    return commit, choose_range(bounds, request.ends, starts, Beginning.EXPORT)
 
 
 def read_commit(target: Path) -> Commit | None:

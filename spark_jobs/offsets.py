@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from stream.kafka.connection import KafkaCluster
@@ -26,6 +27,25 @@ class OffsetsError(FreshetError):
     """
 
     code = "bad_offsets"
+
+
+class Beginning(StrEnum):
+    """What a range begins behind, as an error names it where retention has passed that."""
+
+    BASE = "the base ends at"
+    CHECKPOINT = "the checkpoint began at"
+    EXPORT = "the export ends at"
+    REBUILD = "the rebuild ends at"
+    TABLE = "the table is read from"
+
+
+_WAYS_OUT: Final = {
+    Beginning.BASE: "give a newer base",
+    Beginning.CHECKPOINT: "begin with a checkpoint, a rebuild or a snapshot (--base) that is newer",
+    Beginning.EXPORT: "let the topic retain more than the time between runs; what is between is lost to this export",
+    Beginning.REBUILD: "start again in another directory (--to), if the topic's beginning is gone with a newer --base",
+    Beginning.TABLE: "begin with a snapshot, or with a base, whose offsets are retained",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +116,14 @@ def check_topic(kafka: KafkaCluster, chosen: Range, reached: Mapping[int, int] |
 
 
 def choose_range(
-    bounds: TopicBounds, ends: Mapping[int, int] | None = None, starts: Mapping[int, int] | None = None
+    bounds: TopicBounds,
+    ends: Mapping[int, int] | None = None,
+    starts: Mapping[int, int] | None = None,
+    behind: Beginning = Beginning.BASE,
 ) -> Range:
-    """The range from ``starts`` (a base's offsets; default: the earliest retained) to ``ends`` (default: now).
+    """The range from ``starts`` (default: the earliest retained) to ``ends`` (default: now).
+
+    ``behind``: what ends, or began, at ``starts``.
 
     Raises `OffsetsError` if a partition is missing or unknown, or an offset is beyond the end or no longer retained.
     """
@@ -121,8 +146,8 @@ def choose_range(
         low = bounds.low[partition]
         if start[partition] < low:
             raise OffsetsError(
-                f"{bounds.topic}[{partition}] begins at offset {low}, the base ends at {start[partition]}",
-                hint="give a newer base",
+                f"{bounds.topic}[{partition}] begins at offset {low}, {behind} {start[partition]}",
+                hint=_WAYS_OUT[behind],
                 code="offsets_expired",
             )
         if start[partition] > offset:
@@ -131,6 +156,12 @@ def choose_range(
                     f"{bounds.topic}[{partition}] begins at offset {start[partition]}, but {offset} was requested",
                     hint="give later offsets",
                     code="offsets_expired",
+                )
+            if ends is None:
+                raise OffsetsError(
+                    f"{bounds.topic}[{partition}] ends at offset {offset}, {behind} {start[partition]}",
+                    hint="Kafka has lost the topic's end: start again in another directory (--to), with an older base",
+                    code="offsets_beyond_end",
                 )
             raise OffsetsError(
                 f"{bounds.topic}[{partition}]: the end {offset} is before the start {start[partition]}",

@@ -295,15 +295,20 @@ def _answered(task: FoldTask, work: Callable[[], PartitionSummary | None]) -> It
 
 
 def error_json(failure: FreshetError | OSError, place: str) -> str:
-    """An error as the driver gets it from a task that writes at ``place``, whose space and rights are a user's."""
+    """An error as the driver gets it from a task that writes at ``place``."""
+    found = rebuild_error(failure, place)
+    return json.dumps({"code": found.code, "message": str(found), "hint": found.hint})
+
+
+def rebuild_error(failure: FreshetError | OSError, place: str) -> RebuildError:
+    """An error of a job that writes at ``place``, whose space and rights are a user's."""
     if isinstance(failure, OSError):
         found = store_error(failure, place)
         failure = RebuildError(str(found)) if isinstance(found, StoreCorruptError) else found
+    hint = failure.hint
     if isinstance(failure, RetryableStoreError):  # its hint is a consumer's, which tries again by itself
         hint = "free space there, or give another directory (--to; for verify TMPDIR); run it again to go on"
-    else:
-        hint = failure.hint
-    return json.dumps({"code": failure.code, "message": str(failure), "hint": hint})
+    return RebuildError(str(failure), hint=hint, code=failure.code)
 
 
 def _fold_all(task: FoldTask, batches: Iterator[Any]) -> PartitionSummary | None:

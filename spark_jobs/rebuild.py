@@ -12,19 +12,20 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from consumers.fold.state import FOLD_VERSION
 from consumers.process.opening import check_layout
+from consumers.store.directory import kept
 from consumers.store.errors import StoreError
 from consumers.store.manifest import read_manifest
 from consumers.store.store import StoreView, partition_directory
 from spark_jobs.beginning import check_beginnings
 from spark_jobs.engine.executors import check_executors
-from spark_jobs.offsets import Range, TopicBounds, check_topic, choose_range, topic_bounds
+from spark_jobs.offsets import Beginning, Range, TopicBounds, check_topic, choose_range, topic_bounds
 from spark_jobs.output import (
     REPORT_NAME,
     Begun,
@@ -39,7 +40,7 @@ from spark_jobs.output import (
     sync_tree,
     write_report,
 )
-from spark_jobs.partition import SPILL_ROWS, FoldTask, clear_progress, offsets_reached
+from spark_jobs.partition import SPILL_ROWS, FoldTask, clear_progress, offsets_reached, rebuild_error
 from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.streaming import (
     OFFSETS_PER_BATCH,
@@ -102,15 +103,16 @@ def prepare(request: RebuildRequest, *, anew: bool = False) -> Prepared:
     begun = request.begun(bounds.topic_id)
     bases: dict[int, Path] = {}
     starts: Mapping[int, int] | None = begun.begins or None
+    behind = Beginning.CHECKPOINT
     if starts is not None:
         starts = bounds.low | dict(begun.begins)
     if found is not None:
         _check_same(request.target, found, begun)
-        starts = _reached(request.target, begun, bounds)
+        starts, behind = _reached(request.target, begun, bounds), Beginning.REBUILD
     elif request.base is not None:
         bases = find_stores(request.base, request.keyspace)
-        starts = checkpoint_offsets(bases)
-    return Prepared(choose_range(bounds, request.ends, starts), begun, bases, found is not None)
+        starts, behind = checkpoint_offsets(bases), Beginning.BASE
+    return Prepared(choose_range(bounds, request.ends, starts, behind), begun, bases, found is not None)
 
 
 def _check_same(target: Path, found: Begun, wanted: Begun) -> None:
@@ -171,7 +173,7 @@ def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None 
         check_executors(session)
         chosen, begun = prepared.chosen, prepared.begun
         if not prepared.goes_on:
-            with staged(root, begun) as staging:
+            with staged(root, begun) as staging, kept(prepared.bases.values()):
                 _copy_stores(prepared.bases, request.keyspace, staging)
         (root / REPORT_NAME).unlink(missing_ok=True)
         clear_progress(root)
@@ -286,19 +288,27 @@ def checkpoint_begins(stores: Mapping[int, Path]) -> dict[int, int]:
 
 
 def _copy_stores(stores: Mapping[int, Path], keyspace: str, root: Path) -> None:
+    """Copies stores below ``root``. Raises `RebuildError`, with the code of a store that can't be written."""
     for partition, source in stores.items():
-        shutil.copytree(source, partition_directory(root, keyspace, partition), copy_function=_link)
+        try:
+            shutil.copytree(source, partition_directory(root, keyspace, partition), copy_function=_link)
+        except OSError as error:
+            raise rebuild_error(error, str(root)) from error
 
 
 def _link(source: str, target: str) -> None:
-    """Hard-links an SST, which never changes; copies everything else."""
-    if source.endswith(".sst"):
-        try:
-            os.link(source, target)
-        except OSError:
-            shutil.copy2(source, target)  # another file system
-    else:
+    """Hard-links an SST, which never changes; copies everything else.
+
+    Raises `RebuildError`: of ``OSError`` the copying of a directory keeps only the text, and goes on to the next file.
+    """
+    try:
+        if source.endswith(".sst"):
+            with suppress(OSError):  # another file system
+                os.link(source, target)
+                return
         shutil.copy2(source, target)
+    except OSError as error:
+        raise rebuild_error(error, target) from error
 
 
 @contextmanager

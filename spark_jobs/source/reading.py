@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark_jobs.exporting.changes import Changes, Exported
 from spark_jobs.exporting.columns import table_of
-from spark_jobs.offsets import TopicBounds, choose_range, topic_bounds
+from spark_jobs.offsets import Beginning, TopicBounds, choose_range, topic_bounds
 from spark_jobs.source.cut import AsOf, AsOfError, Cut, Survey, cutter
 from spark_jobs.source.filters import Used, keeps, only_partition
 from spark_jobs.source.origins import Heads, Origin, newest_snapshot, stores_at
@@ -67,7 +67,8 @@ class Plan:
 
     def check_whole(self) -> None:
         """Raises `OffsetsError` ``offsets_expired`` if retention has cut what it begins with."""
-        choose_range(TopicBounds(self.topic, self.topic_id, self.low, self.end), self.end, self.start)
+        bounds = TopicBounds(self.topic, self.topic_id, self.low, self.end)
+        choose_range(bounds, self.end, self.start, Beginning.BASE if any(self.start.values()) else Beginning.TABLE)
 
     def partitions(self, filters: list[Used]) -> list[int]:
         """The partitions that may have rows for the filters."""
@@ -109,7 +110,8 @@ def plan(
     bases = {partition: head for partition, (_, head) in heads.items()}
     starts = {partition: bases[partition].head.offset if partition in bases else 0 for partition in bounds.low}
     retained = {partition: max(low, starts[partition]) for partition, low in bounds.low.items()}
-    chosen = choose_range(bounds, None, starts if whole or not as_of.is_now else retained)
+    behind = Beginning.BASE if bases else Beginning.TABLE
+    chosen = choose_range(bounds, None, starts if whole or not as_of.is_now else retained, behind)
     survey = Survey(table, as_of)
     for each in bases.values():
         each.check(as_of)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_jobs.offsets import OffsetsError, TopicBounds, choose_range, parse_offsets
+from spark_jobs.offsets import Beginning, OffsetsError, TopicBounds, choose_range, parse_offsets
 
 BOUNDS = TopicBounds("freshet.shop.events", "t1", {0: 0, 1: 5}, {0: 10, 1: 20})
 
@@ -32,6 +32,23 @@ def test_a_range_that_cannot_be_read_is_refused(ends: dict[int, int], starts: di
         choose_range(BOUNDS, ends, starts)
     assert refused.value.code == code
     assert refused.value.hint
+
+
+@pytest.mark.parametrize("behind", Beginning)
+def test_what_retention_has_passed_is_named_with_a_way_out(behind: Beginning) -> None:
+    """An export has no base, nor has a rebuild that goes on: nobody could give a newer one."""
+    with pytest.raises(OffsetsError, match=rf"begins at offset 5, {behind} 4$") as refused:
+        choose_range(BOUNDS, None, {0: 0, 1: 4}, behind)
+    assert refused.value.code == "offsets_expired"
+    assert (refused.value.hint == "give a newer base") is (behind is Beginning.BASE)
+
+
+def test_a_topic_that_has_lost_its_end_is_told_from_offsets_that_were_given() -> None:
+    """Where nobody gave any, no later ones can be given."""
+    with pytest.raises(OffsetsError, match=r"\[0\] ends at offset 10, the export ends at 12") as refused:
+        choose_range(BOUNDS, None, {0: 12, 1: 20}, Beginning.EXPORT)
+    assert refused.value.code == "offsets_beyond_end"
+    assert "lost" in refused.value.hint
 
 
 def test_offsets_are_read_from_json() -> None:

@@ -213,3 +213,16 @@ def test_a_task_holds_the_rows_of_a_file_and_of_one_message(
     assert len(exported([start(), *frames], tmp_path)) == 25
     assert max(count for count, _ in held) <= 5, "with the row of the epoch"
     assert max(size for _, size in held) == 2 * 2 * 64
+
+
+def test_an_export_that_retention_has_passed_is_told_so(in_memory: Topics, tmp_path: Path) -> None:
+    """It has no base of which a newer one could be given."""
+    filled = in_memory(1)
+    filled.write(0, history())
+    export(filled.session(), request_of(filled, tmp_path / "out"))
+    at = filled.ends()[0]
+    filled.write(0, [rows(500, 3), rows(503, 3)])
+    filled.delete_before(0, at + 1)
+    with pytest.raises(OffsetsError, match=f"begins at offset {at + 1}, the export ends at {at}$") as refused:
+        prepare(request_of(filled, tmp_path / "out"))
+    assert "base" not in refused.value.hint

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,9 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+import spark_jobs.rebuild
 from consumers.store.digest import digest_items
+from consumers.store.directory import remove_unless_kept
 from spark_jobs.offsets import OffsetsError
 from spark_jobs.output import REPORT_NAME, RebuildError, find_stores, read_report
 from spark_jobs.rebuild import RebuildRequest, checkpoint_begins, rebuild
@@ -231,6 +235,42 @@ def test_stores_that_could_not_be_copied_leave_nothing(
         raise OSError("no space left")
 
     monkeypatch.setattr("spark_jobs.rebuild._link", full)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(RebuildError, match="no space left"):
         rebuild(filled.session(), request_of(filled, tmp_path / "out", base=tmp_path / "base"))
     assert sorted(each.name for each in tmp_path.iterdir()) == ["base"]
+
+
+def test_a_base_that_finds_no_space_ends_the_rebuild_as_a_task_would(
+    in_memory: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its first file, with that file's error: of the copying's own, which has no number, a bug was told."""
+    filled = filled_topic(in_memory)
+    rebuild(filled.session(), request_of(filled, tmp_path / "base"))
+    tried: list[str] = []
+
+    def full(_: str, target: str) -> None:
+        tried.append(target)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), target)
+
+    monkeypatch.setattr("spark_jobs.rebuild.shutil.copy2", full)
+    with pytest.raises(RebuildError, match="no space left") as refused:
+        rebuild(filled.session(), request_of(filled, tmp_path / "out", base=tmp_path / "base"))
+    assert (refused.value.code, len(tried)) == ("disk_full", 1)
+    assert "consumer" not in refused.value.hint
+    assert [each.name for each in tmp_path.iterdir()] == ["base"]
+
+
+def test_a_base_is_kept_while_it_is_copied(in_memory: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner makes others meanwhile, and removes the old ones."""
+    filled = filled_topic(in_memory)
+    rebuild(filled.session(), request_of(filled, tmp_path / "base"))
+    stores, copy, removed = find_stores(tmp_path / "base"), spark_jobs.rebuild._copy_stores, list[bool]()
+
+    def noted(*given: Any) -> None:
+        removed.extend(map(remove_unless_kept, stores.values()))
+        copy(*given)
+
+    monkeypatch.setattr("spark_jobs.rebuild._copy_stores", noted)
+    rebuild(filled.session(), request_of(filled, tmp_path / "out", base=tmp_path / "base"))
+    assert removed == [False, False]
+    assert differences(filled, tmp_path / "out", tmp_path / "live") == []
