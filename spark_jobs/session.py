@@ -259,7 +259,8 @@ def _start_jvm(conf: Any, settings: SparkSettings) -> None:
         return
     java = check_java(settings.java_home)
     os.environ["JAVA_HOME"] = str(Path(java).resolve().parent.parent)
-    os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
+    if settings.master.startswith("local"):  # executors on other machines call the driver by its name
+        os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
     with signals_deferred():
         try:
             temporary = shlex.quote(f"-Djava.io.tmpdir={_jvm_directory()}")

@@ -35,10 +35,19 @@ PACKAGES: Final = {
     "xxhash": "xxhash",
 }
 """What a task imports beside Freshet and PySpark: module → distribution."""
+OF_PLACES: Final = {"adlfs": "adlfs", "s3fs": "s3fs"}
+"""What else opens a place of snapshots (``abfs://``, ``s3://``). `make environment` has it, and nobody is asked for it:
+few jobs read a table from such a place."""
 HINT: Final = (
     "send the archive of `make environment`: --archives dist/environment.tar.gz#environment, "
     "with PYSPARK_PYTHON=./environment/bin/python"
 )
+_HINT_OF_PLACES: Final = (
+    "executors need what opens the place of the snapshots, as the driver does: send an archive that `make environment` "
+    'makes now, add the package to the one that is sent, or read the topic instead (--snapshots "")'
+)
+_PLACE_LACKS: Final = re.compile(rf"No module named '({'|'.join(OF_PLACES)})\b|[Ii]nstall \w+ to access")
+"""How a worker, or fsspec in it, says that it can't open a place."""
 _LOCAL: Final = re.compile(r"local(\[.*\])?")
 _SIGNS: Final = (
     r"\[PYTHON_VERSION_MISMATCH\][^\n]*",
@@ -126,7 +135,8 @@ def unfit(error: Exception) -> ExecutorError | None:
 
 
 def _unfit(said: str) -> ExecutorError:
-    return ExecutorError(f"a worker of Spark can't run the tasks: {said[:300]}", hint=HINT)
+    hint = HINT if _PLACE_LACKS.search(said) is None else _HINT_OF_PLACES
+    return ExecutorError(f"a worker of Spark can't run the tasks: {said[:300]}", hint=hint)
 
 
 def question(modules: tuple[str, ...], fold_version: int) -> Callable[[Iterator[int]], Iterator[str]]:
@@ -157,4 +167,4 @@ def question(modules: tuple[str, ...], fold_version: int) -> Callable[[Iterator[
 
 
 if __name__ == "__main__":
-    print(*PACKAGES.values())
+    print(*PACKAGES.values(), *OF_PLACES.values())

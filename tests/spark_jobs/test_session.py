@@ -206,6 +206,27 @@ def test_moments_are_written_in_a_form_that_every_reader_has(submitted: bool) ->
     assert written == "TIMESTAMP_MICROS"
 
 
+@pytest.mark.parametrize(("master", "name"), [("local[2]", "localhost"), ("spark://host:7077", None)])
+def test_only_a_driver_whose_tasks_run_here_is_called_localhost(
+    master: str, name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors on other machines would look for the driver on their own."""
+    monkeypatch.setenv("SPARK_LOCAL_HOSTNAME", "")
+    monkeypatch.delenv("SPARK_LOCAL_HOSTNAME")
+    monkeypatch.setenv("JAVA_HOME", fake_java(tmp_path, "echo 'openjdk version \"17.0.15\"' >&2"))
+    monkeypatch.setattr("pyspark.SparkContext._gateway", None)
+    found: list[str | None] = []
+
+    def launch(*_: object) -> None:
+        found.append(os.environ.get("SPARK_LOCAL_HOSTNAME"))
+        raise OSError("no JVM here")
+
+    monkeypatch.setattr("pyspark.java_gateway.launch_gateway", launch)
+    with pytest.raises(SparkUnavailable, match="no JVM here"):
+        _start_jvm(pyspark.SparkConf(loadDefaults=False), SparkSettings(master=master))
+    assert found == [name]
+
+
 def test_spark_submit_keeps_its_own_master() -> None:
     """Settings of the submitting command are not overridden."""
     assert (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.engine.executors import PACKAGES, question, runs_here, unfit
+from spark_jobs.engine.executors import OF_PLACES, PACKAGES, question, runs_here, unfit
 from spark_jobs.output import read_report
 from stream.kafka.connection import KafkaCluster
 from tests.consumers.owning import schema
@@ -169,6 +169,23 @@ def test_a_worker_that_cannot_run_tasks_is_told_from_other_failures() -> None:
         assert "make environment" in found.hint
     assert str(unfit(RuntimeError(TOO_OLD))).endswith("module 'importlib.resources' has no attribute 'files'")
     assert unfit(RuntimeError("Caused by: OffsetOutOfRangeException")) is None
+
+
+@pytest.mark.parametrize(
+    "said", ["ModuleNotFoundError: No module named 's3fs'", "ImportError: Install s3fs to access S3"]
+)
+def test_a_worker_that_opens_no_place_of_snapshots_is_told_from_one_without_its_packages(said: str) -> None:
+    """No executor is asked for what opens one: an archive that has all that they are asked for may lack it."""
+    found = unfit(RuntimeError(f"Caused by: {said}\n\tat org.apache"))
+    assert found is not None
+    assert '--snapshots ""' in found.hint
+    assert OF_PLACES.keys().isdisjoint(PACKAGES)
+    listed = subprocess.run(
+        [sys.executable, "-m", "spark_jobs.engine.executors"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert {*listed.stdout.split()} == {*PACKAGES.values(), *OF_PLACES.values()}
+    locked = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    assert all(f"\n{each}==" in locked for each in listed.stdout.split())
 
 
 @pytest.mark.parametrize("master", ["local", "local[2]", "local[*]"])
