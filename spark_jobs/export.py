@@ -202,7 +202,8 @@ def state_from(fields: Mapping[str, Any]) -> Exported:
     """How far a partition is, from JSON values."""
     places = {shard: (int(epoch), int(ordinal)) for shard, (epoch, ordinal) in fields["places"].items()}
     texts = {each: Announced(*told) for each, told in fields.get("texts", {}).items()}
-    return Exported(int(fields["offset"]), fields["columns"], fields["unpublished"], places, texts)
+    links = {shard: (int(epoch), int(continuity)) for shard, (epoch, continuity) in fields.get("links", {}).items()}
+    return Exported(int(fields["offset"]), fields["columns"], fields["unpublished"], places, texts, links)
 
 
 def _finish(session: Any, root: Path, commit: Commit) -> None:

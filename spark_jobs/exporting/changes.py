@@ -17,9 +17,10 @@ import msgspec
 from stream.wire.announced import Announced
 from stream.wire.canonical import UNDECODABLE
 from stream.wire.checks import decode_folded
-from stream.wire.codec import SKIPPED, CodecError, NewerWireError, PartitionReader
+from stream.wire.codec import CodecError, NewerWireError, PartitionReader
 from stream.wire.events import ABSENT, EVERY_TABLE, VALUE, VOID
 from stream.wire.keys import KeyFormatError, split_row_key
+from stream.wire.records import follows_a_gap
 
 KINDS: Final = {VALUE: "value", ABSENT: "deleted", VOID: "void"}
 """Operation of a row → kind. ``void``: the row changed, its image is unknown."""
@@ -36,7 +37,9 @@ KEYLESS: Final = {
 }
 """What happened to a row without a key → the kinds of the rows that tell it, and which image each has."""
 UNREADABLE: Final = "unreadable"
-"""A message that can't be read: it may have been about anything."""
+"""A message that can't be read, or records that Kafka lost: they may have been about anything."""
+_FOLLOWED: Final = frozenset({"RowFrame", "KeylessRow", "TableVoid", "TableSchema", "EpochStart", "Marker"})
+"""What tells how far its shard is."""
 _NO_DAY: Final = "1970-01-01"
 Row = dict[str, Any]
 
@@ -54,6 +57,8 @@ class Exported:
     """Shard → epoch and ordinal of the last change."""
     texts: dict[str, Announced] = field(default_factory=dict)
     """As of `PartitionReader`, by the fingerprint in hex."""
+    links: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Shard → epoch and continuity of the last marker, which the next one must name."""
 
 
 class Changes:
@@ -107,15 +112,37 @@ class Changes:
     def _rows_of(self, value: bytes | None) -> Iterable[tuple[str, Row]]:
         try:
             name, event = decode_folded(self._reader, value)
+            if name not in _FOLLOWED:
+                return []
+            lost = self._lost(name, event)
             if name == "RowFrame":
-                return list(self._frame(event))
-            if name == "KeylessRow":
-                return list(self._keyless(event))
-            return [] if name == SKIPPED else list(self._event(name, event))
+                return [*lost, *self._frame(event)]
+            return [*lost, *(self._keyless(event) if name == "KeylessRow" else self._event(name, event))]
         except NewerWireError:
             raise
         except (CodecError, ValueError, KeyError, TypeError, IndexError) as error:
             return [(EVERY_TABLE, {"_kind": UNREADABLE, "_reason": str(error)[:400]})]
+
+    def _lost(self, name: str, event: dict[str, Any]) -> list[tuple[str, Row]]:
+        """The row of what Kafka lost or replaced before a message: of a marker's chain, or the beginning of an epoch.
+
+        What was published since may have numbers that were exported of something else, so they count from here on.
+        """
+        shard, epoch = event["shard"], event["epoch"]
+        place, link = self.state.places.get(shard), self.state.links.get(shard, (0, 0))
+        is_lost = place is not None and epoch > place[0] and name != "EpochStart"
+        if is_lost:
+            self.state.places[shard] = epoch, 0
+        if name == "Marker":
+            if link[0] == epoch and follows_a_gap(link[1], event):
+                is_lost = True
+                self.state.places[shard] = epoch, event["ordinal"]
+            if epoch > link[0] or (epoch == link[0] and event["continuity"]):
+                self.state.links[shard] = epoch, event["continuity"]
+        if not is_lost:
+            return []
+        row = {"_shard": shard, "_epoch": epoch, "_time": event.get("timestamp")}
+        return [(EVERY_TABLE, {**row, "_kind": UNREADABLE, "_reason": "Kafka lost or replaced records"})]
 
     def _is_new(self, shard: str, epoch: int, ordinal: int) -> bool:
         if (epoch, ordinal) <= self.state.places.get(shard, (0, 0)):

@@ -86,6 +86,10 @@ class TopicInMemory(TestTopic):
         """Drop the beginning of a partition, as retention does."""
         self.low[partition] = offset
 
+    def lose_end(self, partition: int, offset: int) -> None:
+        """Drop the end of a partition, as a broker does that becomes leader without all of it."""
+        del self._messages[partition][offset:]
+
     def create_again(self) -> None:
         """Another topic of the name, with as many messages."""
         self._id += "'"

@@ -26,7 +26,7 @@ from spark_jobs.exporting.changes import Changes, Exported
 from spark_jobs.offsets import OffsetsError
 from spark_jobs.output import RebuildError
 from stream.wire.events import VALUE
-from tests.consumers.histories import frame, key, of_tomorrow, start
+from tests.consumers.histories import frame, key, marker, of_tomorrow, start
 from tests.spark_jobs.in_memory import CONTROL, TopicInMemory
 from tests.spark_jobs.test_export import description, exported, rows_in
 from tests.spark_jobs.topics import history, rows
@@ -226,3 +226,35 @@ def test_an_export_that_retention_has_passed_is_told_so(in_memory: Topics, tmp_p
     with pytest.raises(OffsetsError, match=f"begins at offset {at + 1}, the export ends at {at}$") as refused:
         prepare(request_of(filled, tmp_path / "out"))
     assert "base" not in refused.value.hint
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_an_end_that_kafka_lost_and_that_was_written_again_is_told(
+    epoch: int, in_memory: Topics, tmp_path: Path
+) -> None:
+    """Once, by whichever run comes to it: what was exported of it may not have happened.
+
+    What took its place has its numbers, so they count anew. It may be a new epoch, whose beginning lies in it.
+    """
+    filled = in_memory(1)
+    request = request_of(filled, tmp_path / "out")
+    batches = [[frame([(key(at), VALUE, b"{}", at)]), marker(at, continuity=at, previous=at - 1)] for at in (2, 3, 4)]
+    filled.write(0, [start(), *batches[0], *batches[1]])
+    export(filled.session(), request)
+    filled.write(0, batches[2])
+    export(filled.session(), request)
+    filled.lose_end(0, 3)
+    ordinal, begun = (2, []) if epoch == 1 else (1, [start(epoch=2, sequence=2)])
+    links = range(20, 26)
+    idle = [marker(ordinal, epoch=epoch, continuity=at, previous=at - 1 if at > 20 else 2) for at in links]
+    filled.write(0, [*begun, *idle])
+    export(filled.session(), request)
+    filled.write(0, [frame([(key(9), VALUE, b"{}", ordinal + 1)], epoch=epoch), marker(ordinal + 1, epoch=epoch)])
+    export(filled.session(), request)
+    found = [row for row in rows_in(tmp_path / "out") if row["_kind"] != "epoch_start"]
+    assert [(row["_kind"], row["_key"], row["_epoch"], row["_reason"]) for row in found] == [
+        *(("value", f"[{at}]", 1, None) for at in (2, 3, 4)),
+        ("unreadable", None, epoch, "Kafka lost or replaced records"),
+        ("value", "[9]", epoch, None),
+    ]
+    assert {row["table"] for row in found if row["_key"] is None} == {"%2A"}
