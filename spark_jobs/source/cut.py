@@ -7,6 +7,10 @@ domains of MariaDB): then the cut is behind the last transaction that it has, si
 run backwards: what follows the first later transaction, or a whole marker by which the source's clock or its last
 transaction was later, is left out too. So what is read as of a time does not change when a transaction with an old time
 arrives late (docs/concepts/order.md).
+
+What is read without a moment is cut too: behind the last marker at a transaction's end that all partitions have. Each
+is read to its own end, and these are of different moments: a transaction may be half out for minutes, since it spans
+batches, and the brokers of two partitions learn at different moments that a batch is committed.
 """
 
 from __future__ import annotations
@@ -51,14 +55,14 @@ class AsOfError(FreshetError):
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """The moment that is asked for: of a token its ``vector``, or a time in ``seconds``; neither: all that is there."""
+    """The moment that is asked for: of a token its ``vector``, or a time in ``seconds``; neither: now."""
 
     vector: Vector | None = None
     seconds: int | None = None
 
     @property
     def is_now(self) -> bool:
-        """Whether nothing is cut."""
+        """Whether no moment is asked for."""
         return self.vector is None and self.seconds is None
 
     def has(self, shard: str, epoch: int, gtid: str, timestamp: int) -> bool:
@@ -138,10 +142,14 @@ class Survey:
     """Shard → the first place that does not belong to the moment."""
     _held: Cut = field(default_factory=dict, init=False)
     """Shard → the place after the last transaction of the token."""
+    _marked: list[dict[str, dict[int, int]]] = field(default_factory=list, init=False)
+    """Of each partition: shard → epoch → ordinal of the last marker at a transaction's end."""
 
     @property
     def cut(self) -> Cut:
         """What is left out, by what was read so far."""
+        if self.as_of.is_now:
+            return self._cut_of_now()
         return {shard: max(place, self._held.get(shard, place)) for shard, place in self._lacked.items()}
 
     def read(
@@ -158,6 +166,9 @@ class Survey:
         the shards that it knows as succeeded. Raises `AsOfError` ``as_of_ahead`` if they end too early.
         """
         ended, before = dict(over or {}), list(reached)
+        self._marked.append({})
+        for marker in before:
+            self._mark(marker)
         seen = {marker["shard"]: self.as_of.is_past(marker) for marker in before}
         epochs = {marker["shard"]: marker["epoch"] for marker in before}
         reader = PartitionReader(texts)
@@ -174,6 +185,7 @@ class Survey:
             except CodecError:
                 continue  # the fold rejects it
             if name == "Marker":
+                self._mark(event)
                 self.layout = event["layout"]
                 epochs[event["shard"]] = event["epoch"]
                 self._check_epoch(event, is_reached=seen.get(event["shard"], False))
@@ -205,6 +217,8 @@ class Survey:
         """The last description before the cut. Raises `AsOfError` ``table_unknown``."""
         cut = self.cut
         known = [(place, shard) for shard, place in self.described if shard not in cut or place < cut[shard]]
+        if not known and self.as_of.is_now:
+            known = [(place, shard) for shard, place in self.described]  # changes are read as they come
         if not known:
             raise AsOfError(
                 f"nothing in the topic describes {self.table} at that moment",
@@ -213,6 +227,21 @@ class Survey:
             )
         place, shard = max(known)
         return self.described[shard, place]
+
+    def _mark(self, marker: dict[str, Any]) -> None:
+        """Notes how far the partition that is read has a shard wholly."""
+        ordinals = self._marked[-1].setdefault(marker["shard"], {})
+        if marker["whole"]:
+            ordinals[marker["epoch"]] = max(marker["ordinal"], ordinals.get(marker["epoch"], 0))
+
+    def _cut_of_now(self) -> Cut:
+        """Behind what all partitions have of each shard, in the last epoch that all have; nothing if one has none."""
+        found: Cut = {}
+        for shard in {shard for marked in self._marked for shard in marked}:
+            ordinals = [marked.get(shard) or {0: -1} for marked in self._marked]
+            epoch = min(max(each) for each in ordinals)
+            found[shard] = epoch, min(each.get(epoch, -1) for each in ordinals) + 1
+        return found
 
     def _needs_frames(self) -> bool:
         return not self.as_of.is_now
@@ -293,6 +322,8 @@ def cutter(cut: Cut, reader: PartitionReader) -> Callable[[bytes | None], bytes 
             return b"" if is_over else value
         first = cut.get(event.get("shard", ""))
         if first is None or "ordinal" not in event:
+            return value
+        if name == "RowFrame" and (event["epoch"], event["ordinal"] + max(event["ordinals"], default=0)) < first:
             return value
         if name != "RowFrame":
             # a topology has the number of what is before it

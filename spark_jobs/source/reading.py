@@ -34,7 +34,8 @@ class Plan:
     """What is read: a keyspace's table, and for each partition the offsets; with the table's description at the cut.
 
     ``low``: the first offsets that are retained. ``base``: partition → what its state begins with. ``is_found``: that
-    was found, not asked for, so changes are read from the topic's start all the same.
+    was found, not asked for, so changes are read from the topic's start all the same. ``is_now``: no moment was asked
+    for; ``cut`` is where all partitions can be read to.
     """
 
     kafka: KafkaCluster
@@ -51,6 +52,7 @@ class Plan:
     cut: Cut = field(default_factory=dict)
     base: dict[int, Origin] = field(default_factory=dict)
     is_found: bool = False
+    is_now: bool = False
 
     @property
     def topic(self) -> str:
@@ -62,8 +64,9 @@ class Plan:
         return table_of([], self.columns).schema
 
     def of_changes(self) -> Plan:
-        """The same for the changes: they are not in a snapshot that was found."""
-        return replace(self, start=dict.fromkeys(self.start, 0)) if self.is_found else self
+        """The same for the changes: they are not in a snapshot that was found, and without a moment all are told."""
+        start = dict.fromkeys(self.start, 0) if self.is_found else self.start
+        return replace(self, start=start, cut={} if self.is_now else self.cut)
 
     def check_whole(self) -> None:
         """Raises `OffsetsError` ``offsets_expired`` if retention has cut what it begins with."""
@@ -128,6 +131,9 @@ def plan(
     except AsOfError:
         draft.check_whole()  # it may lie in what is gone
         raise
+    if as_of.is_now:
+        for each in bases.values():
+            each.check_within(survey.cut)
     return replace(
         draft,
         columns=known.columns,
@@ -137,6 +143,7 @@ def plan(
         cut=survey.cut,
         base={partition: origin for partition, (origin, _) in heads.items()},
         is_found=bool(heads) and not base,
+        is_now=as_of.is_now,
     )
 
 

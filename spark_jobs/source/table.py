@@ -48,18 +48,35 @@ class Base:
             return Base(view.head, entries)
 
     def check(self, as_of: AsOf) -> None:
-        """Raises `AsOfError` ``bad_as_of`` unless all that it holds is known to belong to the moment."""
+        """Raises `AsOfError` ``bad_as_of`` unless all that it holds is known to belong to the moment.
+
+        Now all does, but half of a transaction: unless its shard is over, whose successors publish it again.
+        """
+        over = self.over()
         for shard, lineage in self.head.lineages.items():
-            if not as_of.is_now and (
-                lineage.ordinal > lineage.watermark_ordinal
-                or not as_of.has_all(
-                    shard, lineage.epoch, lineage.watermark, lineage.watermark_timestamp, lineage.as_of_ms
-                )
-            ):
+            is_known = lineage.ordinal <= lineage.watermark_ordinal
+            if as_of.is_now:
+                is_known = is_known or lineage.epoch <= over.get(shard, -1)
+            else:
+                told = lineage.watermark, lineage.watermark_timestamp, lineage.as_of_ms
+                is_known = is_known and as_of.has_all(shard, lineage.epoch, *told)
+            if not is_known:
                 raise AsOfError(
                     f"the base is not known to be before that moment: of {shard} it has "
                     f"{lineage.watermark or 'no position'} and ordinal {lineage.ordinal}",
                     hint="give an older base, or none",
+                )
+
+    def check_within(self, cut: Cut) -> None:
+        """Raises `AsOfError` ``as_of_ahead`` if it holds what is left out: what it has folded can't be taken back."""
+        over = self.over()
+        for shard, lineage in self.head.lineages.items():
+            first = cut.get(shard)
+            if first is not None and (lineage.epoch, lineage.ordinal) >= first and lineage.epoch > over.get(shard, -1):
+                raise AsOfError(
+                    f"the base has more of {shard} than all partitions of the topic can be read to yet",
+                    hint="read it again in some seconds, or give an older base",
+                    code="as_of_ahead",
                 )
 
     def over(self) -> Ended:
@@ -75,6 +92,8 @@ class Base:
             {
                 "shard": shard,
                 "epoch": lineage.epoch,
+                "ordinal": lineage.watermark_ordinal,
+                "whole": True,
                 "position": lineage.watermark,
                 "timestamp": lineage.watermark_timestamp,
                 "as_of_ms": lineage.as_of_ms,

@@ -161,6 +161,61 @@ def test_a_table_as_of_each_second_is_what_it_was_then(seed: int) -> None:
         assert table(shop, found.cut) == expected(shop, shop.at_time(seconds)), seconds
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_table_now_is_what_it_was_after_a_transaction_that_all_partitions_have(seed: int) -> None:
+    """The ends of two partitions are of different moments, whichever is behind: a batch may be committed in one."""
+    shop, rng = Shop(Random(seed)), Random(seed)
+    ends = [
+        [(at + 1, decode(each)[1]) for at, each in enumerate(messages) if each[:HEADER_SIZE] == marker(1)[:HEADER_SIZE]]
+        for messages in shop.partitions
+    ]
+    for _ in range(20):
+        behind = Shop(Random(seed))
+        chosen = [rng.choice(each) for each in ends]
+        behind.partitions = [messages[:at] for messages, (at, _) in zip(shop.partitions, chosen, strict=True)]
+        last = min(int(told["position"].rpartition("-")[2]) for _, told in chosen)
+        found = survey(behind, parse_as_of(""))
+        assert table(behind, found.cut) == expected(shop, last)
+        assert found.description().primary_key == ("id",)
+
+
+def test_a_transaction_that_is_partly_published_is_not_in_a_table_now() -> None:
+    """It spans batches, and its first half may be out for minutes: no account would be balanced meanwhile."""
+
+    def moved(number: int, name: bytes, ordinal: int) -> bytes:
+        return frame([(key(number), VALUE, b'{"name":"%s"}' % name, ordinal)], gtids=[gtid(5)])
+
+    begin, shop = [start(), schema(2, columns=COLUMNS)], Shop(Random(0))
+    both = marker(4, layout=LAYOUT)
+    first = [*begin, frame([(key(1), VALUE, b'{"name":"100"}', 3)]), both]
+    second = [*begin, frame([(key(2), VALUE, b'{"name":"100"}', 4)]), both]
+    halved = marker(4, layout=LAYOUT, whole=False)
+    shop.partitions = [[*first, moved(1, b"50", 5), halved], [*second, halved]]
+    assert table(shop, survey(shop, AsOf()).cut) == {key(1): ("value", "100"), key(2): ("value", "100")}
+    done = marker(6, sequence=5, layout=LAYOUT)
+    shop.partitions = [[*shop.partitions[0], done], [*shop.partitions[1], moved(2, b"150", 6), done]]
+    assert table(shop, survey(shop, AsOf()).cut) == {key(1): ("value", "50"), key(2): ("value", "150")}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "cut"),
+    [
+        ([(1, 9), (2, 4)], [(1, 9), (2, 3)], (2, 4)),
+        ([(1, 7), (2, 4)], [(1, 9)], (1, 8)),
+        ([(1, 7), (1, 5)], [(1, 9)], (1, 8)),
+        ([(1, 7)], [], (0, 0)),
+    ],
+)
+def test_a_table_now_is_of_the_last_epoch_that_all_partitions_have(
+    first: list[tuple[int, int]], second: list[tuple[int, int]], cut: tuple[int, int]
+) -> None:
+    """Of one that ended, all have what the shortest has; of a shard that one has nothing of, nothing is in."""
+    found = Survey("shop.items", AsOf())
+    for number, told in enumerate((first, second)):
+        found.read(number, [marker(ordinal, epoch=epoch) for epoch, ordinal in told])
+    assert found.cut == {SHARD: cut}
+
+
 def test_a_text_that_is_no_position_ends_no_reading() -> None:
     """The fold rejects it, and the table is what it is without it."""
     messages = [start(), schema(2, columns=COLUMNS), marker(2, sequence=2, layout=LAYOUT)]
@@ -199,7 +254,7 @@ def test_what_the_fold_rejects_is_no_place_of_a_cut(bad: bytes, moment: str) -> 
     shop = Shop(Random(0))
     shop.partitions = [[*messages, marker(3, layout=LAYOUT)]]
     found = survey(shop, parse_as_of(moment))
-    assert (found.cut, found.layout) == ({}, LAYOUT)
+    assert (found.cut, found.layout) == ({} if moment else {SHARD: (1, 4)}, LAYOUT)
     assert table(shop, found.cut) == {key(1): ("void", None)}
 
 

@@ -13,6 +13,7 @@ from spark_jobs.source.cut import AsOf, AsOfError, parse_as_of
 from spark_jobs.source.table import Base, TablePartition
 from stream.wire.codec import PartitionReader
 from stream.wire.events import VALUE
+from tests.consumers.fold.test_shards import topology
 from tests.consumers.histories import SHARD, Folded, frame, gtid, key, marker, of_tomorrow, start
 from tests.consumers.owning import schema, vector
 from tests.spark_jobs.source.shop import BEGUN, COLUMNS, LAYOUT
@@ -29,10 +30,33 @@ def test_a_base_with_rows_behind_its_last_marker_is_refused() -> None:
     told = [start(), schema(2, columns=COLUMNS), frame([(key(1), VALUE, b"{}", 3)]), marker(3, layout=LAYOUT)]
     whole, ahead = Folded(*told), Folded(*told, frame([(key(2), VALUE, b"{}", 4)]))
     moment = parse_as_of(vector(3))
-    Base(whole.state.head, whole.entries).check(moment)
-    with pytest.raises(AsOfError) as refused:
-        Base(ahead.state.head, ahead.entries).check(moment)
-    assert refused.value.code == "bad_as_of"
+    for asked in (moment, AsOf()):
+        Base(whole.state.head, whole.entries).check(asked)
+        with pytest.raises(AsOfError) as refused:
+            Base(ahead.state.head, ahead.entries).check(asked)
+        assert refused.value.code == "bad_as_of"
+
+
+def test_a_base_that_holds_what_is_left_out_is_refused() -> None:
+    """What it has folded of a transaction that another partition's end does not reach can't be taken back."""
+    told = [start(), schema(2, columns=COLUMNS), frame([(key(1), VALUE, b"{}", 3)]), marker(3, layout=LAYOUT)]
+    base = Base((folded := Folded(*told)).state.head, folded.entries)
+    base.check_within({SHARD: (1, 4)})
+    for cut in ((1, 3), (0, 0)):
+        with pytest.raises(AsOfError) as refused:
+            base.check_within({SHARD: cut})
+        assert refused.value.code == "as_of_ahead"
+
+
+def test_half_a_transaction_of_a_shard_that_is_over_is_in_nobodys_way() -> None:
+    """Its successors publish it again, and it never gets a marker: no snapshot could be begun with any more."""
+    succeeded = topology("shop/1", shard="shop/1", ordinal=0, ancestors={SHARD: 1})
+    folded = Folded(
+        start(), frame([(key(1), VALUE, b"{}", 3)]), succeeded, start(shard="shop/1"), marker(1, shard="shop/1")
+    )
+    base = Base(folded.state.head, folded.entries)
+    base.check(AsOf())
+    base.check_within({SHARD: (1, 2), "shop/1": (1, 2)})
 
 
 def test_what_was_announced_is_known_in_all_that_is_folded_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,9 @@ from spark_jobs.offsets import OffsetsError
 from spark_jobs.source.cut import AsOf, AsOfError, parse_as_of
 from spark_jobs.source.datasource import ChangeStream, TableSource
 from spark_jobs.source.reading import LOOK_BACK, plan
-from tests.consumers.histories import gtid, marker
+from stream.wire.codec import HEADER_SIZE, decode, encode
+from stream.wire.events import VALUE
+from tests.consumers.histories import frame, gtid, key, marker
 from tests.consumers.owning import schema, vector
 from tests.spark_jobs.in_memory import TopicInMemory
 from tests.spark_jobs.source.shop import COLUMNS, Shop
@@ -73,6 +75,31 @@ def test_a_plan_that_need_not_be_whole_still_has_its_moment_in_what_is_retained(
         with pytest.raises(OffsetsError) as gone:
             plan(filled.kafka, "shop", TABLE, moment, whole=whole)
         assert gone.value.code == "offsets_expired"
+
+
+def test_a_table_now_ends_where_all_partitions_can_be_read_to_and_its_changes_do_not(
+    shop: Made, tmp_path: Path
+) -> None:
+    """Half of a transaction is in no table; in the changes it is, since a stream of them goes on there.
+
+    The newest snapshot may have that half: the one before it does.
+    """
+    made, filled = shop
+    uri, last = (tmp_path / "snapshots").as_uri(), len(made.states) - 1
+    old, _ = snapshot(made, filled, Place(uri), 2, tmp_path / "old")
+    half = frame([(key(2), VALUE, b'{"id":2,"name":"half"}', 5_000)], gtids=[gtid(last + 1)])
+    halved = encode("Marker", decode(made.partitions[0][-1])[1] | {"whole": False})
+    for partition, more in enumerate(([half, halved], [halved])):
+        made.partitions[partition] += more
+        filled.write(partition, more)
+    markers = sum(each[:HEADER_SIZE] == halved[:HEADER_SIZE] for each in made.partitions[1])
+    snapshot(made, filled, Place(uri), markers, tmp_path / "new")
+    planned = plan(filled.kafka, "shop", TABLE, AsOf(), snapshots=uri)
+    assert begun_with(planned) == {old.name}
+    assert rows_of(planned) == images(made, last)
+    changes = planned.of_changes()
+    told = changes_of(changes, 0, [0, changes.end[0]])
+    assert [row["name"] for row in told if row["_ordinal"] == 5_000] == ["half"]
 
 
 def test_a_base_of_another_topic_is_refused(shop: Made, tmp_path: Path) -> None:
