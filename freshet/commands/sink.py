@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import sqlalchemy as sa
 import structlog
@@ -23,6 +23,11 @@ from tokens import Vector
 from tokens.errors import one_line
 
 log = structlog.get_logger(__name__)
+
+_NO_VALUES: Final = (1264, 1265, 1292, 1366, 1406)
+"""What MariaDB and MySQL answer to a value that is too long, too large, or none of its column's type."""
+_NO_VALUE_OF_ITS_TYPE: Final = "22"
+"""The class of SQLSTATE of these."""
 
 
 def command(
@@ -61,13 +66,24 @@ def command(
         try:
             sink.run(is_done=_reached(client, keyspace, frozenset(shards)) if once else lambda _: False)
         except sa.exc.SQLAlchemyError as error:
-            raise SinkError(
-                one_line(f"the database of the copy: {_said(error)}")[:500],
-                hint="mend it, and start again: the copy goes on where it was",
-                code="sink_failed",
-            ) from None  # what the driver says may have values of rows in it
+            raise _failure(error) from None  # what the driver says may have values of rows in it
         finally:
             engine.dispose()
+
+
+def _failure(error: sa.exc.SQLAlchemyError) -> SinkError:
+    if isinstance(error, sa.exc.DBAPIError) and error.orig is not None and _does_not_fit(error.orig):
+        words, hint, code = "a column of the copy does not take a value", "give it a type that does", "sink_value"
+    else:
+        words, hint, code = "the database of the copy", "mend it", "sink_failed"
+    hint += ", and start again: the copy goes on where it was"
+    return SinkError(one_line(f"{words}: {_said(error)}")[:500], hint=hint, code=code)
+
+
+def _does_not_fit(error: BaseException) -> bool:
+    """Whether a database has refused a value, which it would have had to cut."""
+    state = getattr(error, "sqlstate", None) or ""
+    return state.startswith(_NO_VALUE_OF_ITS_TYPE) or next(iter(error.args), None) in _NO_VALUES
 
 
 def _said(error: sa.exc.SQLAlchemyError) -> str:
@@ -94,14 +110,18 @@ def _engine(to: str, password_file: Path | None) -> sa.Engine:
             hint="sqlite:///copy.db, mysql+pymysql://…, postgresql+psycopg://…",
         ) from None
     if engine.dialect.name in ("mysql", "mariadb"):
-        sa.event.listen(engine, "connect", _set_utc)
+        sa.event.listen(engine, "connect", _prepare)
     return engine
 
 
-def _set_utc(connection: Any, _: Any) -> None:
-    """A TIMESTAMP takes what is written as of the session's zone, and the stream tells moments in UTC."""
+def _prepare(connection: Any, _: Any) -> None:
+    """A TIMESTAMP takes what is written as of the session's zone, and the stream tells moments in UTC.
+
+    And a value that does not fit its column is refused, whatever the server's own ``sql_mode``: else it is cut, and a
+    key that was cut is found by no DELETE.
+    """
     with closing(connection.cursor()) as cursor:
-        cursor.execute("SET time_zone = '+00:00'")
+        cursor.execute("SET time_zone = '+00:00', sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')")
 
 
 def _reached(client: FreshetClient, keyspace: str, shards: frozenset[str]) -> Callable[[Vector], bool]:

@@ -37,7 +37,8 @@ _KEY_BYTES: Final = 3072
 _NUMBER_BYTES: Final = 9
 _NOPAD_SINCE: Final = (8, 0, 17)
 """MySQL has a collation since then in which texts that differ in blanks at their end are two keys."""
-_LENGTH: Final = re.compile(r"(?:var)?(?:char|binary)\((\d+)\)")
+_LENGTH: Final = re.compile(r"(?:var)?(?:char(?:acter)?(?: varying)?|binary)\((\d+)\)")
+"""As MariaDB and MySQL write it, and PostgreSQL: ``character varying(300)``."""
 
 _SECOND_DIGITS: Final = 6
 _LONG: Final = Context(prec=200)

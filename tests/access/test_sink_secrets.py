@@ -11,7 +11,7 @@ import pymysql
 import pytest
 import sqlalchemy as sa
 
-from freshet.commands.sink import _engine, _said
+from freshet.commands.sink import _engine, _failure, _said
 from serving.sink.errors import SinkError
 from serving.sink.tables import CopyTable
 
@@ -65,3 +65,23 @@ def test_what_a_driver_says_of_a_row_is_not_told(error: Exception, told: str) ->
     assert said.startswith(told)
     assert said.endswith("at INSERT INTO t (v) VALUES (?)")
     assert PLANTED not in said
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (pymysql.err.DataError(1406, "Data too long for column 'id' at row 1"), "sink_value"),
+        (pymysql.err.DataError(1264, "Out of range value for column 'v' at row 1"), "sink_value"),
+        (pymysql.err.DataError(1366, f"Incorrect string value: '{PLANTED}' for column 'v' at row 1"), "sink_value"),
+        (psycopg.errors.StringDataRightTruncation("value too long for type character varying(3)"), "sink_value"),
+        (pymysql.err.IntegrityError(1062, f"Duplicate entry '{PLANTED}' for key 'email'"), "sink_failed"),
+        (psycopg.errors.UniqueViolation(f"DETAIL: Key (email)=({PLANTED}) already exists."), "sink_failed"),
+        (sqlite3.OperationalError("database is locked"), "sink_failed"),
+    ],
+)
+def test_a_value_that_the_database_refuses_is_a_sinks_value(error: Exception, code: str) -> None:
+    """Nobody mends it at the server: the column of the copy is too small, and the statement names its table."""
+    failure = _failure(sa.exc.DBAPIError("INSERT INTO t (v) VALUES (?)", {}, error, hide_parameters=True))
+    assert failure.code == code
+    assert "INSERT INTO t" in str(failure)
+    assert PLANTED not in f"{failure} {failure.hint}"

@@ -295,13 +295,15 @@ def test_a_table_that_is_made_loses_nothing() -> None:
         ("text", "varchar(300)", "VARCHAR(300) COLLATE utf8mb4_0900_bin"),
         ("text", "char(4)", "VARCHAR(255) COLLATE utf8mb4_0900_bin"),
         ("text", "", "VARCHAR(255) COLLATE utf8mb4_0900_bin"),
+        ("text", "character varying(300)", "VARCHAR(300) COLLATE utf8mb4_0900_bin"),
+        ("text", "character(300)", "VARCHAR(300) COLLATE utf8mb4_0900_bin"),
         ("binary", "varbinary(1000)", "VARBINARY(1000)"),
         ("decimal", "decimal(65,30)", "VARCHAR(68) COLLATE utf8mb4_0900_bin"),
         ("int", "bigint(20) unsigned", "NUMERIC(20, 0)"),
     ],
 )
 def test_a_key_that_is_made_takes_the_longest_of_the_source(kind: str, sql_type: str, made: str) -> None:
-    """MariaDB wants a bound of a key's text: the source's own, where the stream has told it."""
+    """MariaDB wants a bound of a key's text: the source's own, as MySQL or PostgreSQL writes it, where it is told."""
     assert made_key((kind, sql_type)) == [made]
 
 

@@ -16,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from freshet.cli import app
+from freshet.commands.sink import _engine, _failure
 from freshet.local.mariadb import MariaDBAddress
 from lab.faults.disk import FileSizeLimit, SmallDisk, can_mount_tmpfs
 from serving.client.answers import DescribedColumn, DescriptionAnswer
@@ -280,6 +281,19 @@ def test_a_copy_that_is_made_in_mariadb_takes_every_key_and_value(stack: Serving
             found = in_copy(to, "strange", TEXTS)
             assert found == at_source(stack, "strange", TEXTS)
             assert len(found) == 4
+
+
+def test_a_key_that_does_not_fit_is_never_cut(mariadb: MariaDBAddress) -> None:
+    """In a server without a strict ``sql_mode`` it was, and no DELETE found the row again."""
+    with own_database(mariadb, "CREATE TABLE t (id VARCHAR(5) PRIMARY KEY, n TINYINT)") as database:
+        to = f"mysql+pymysql://{mariadb.user}:{mariadb.password}@{mariadb.host}:{mariadb.port}/{database}"
+        for mode in ("", "NO_ENGINE_SUBSTITUTION"):
+            engine = _engine(f"{to}?init_command=SET%20sql_mode='{mode}'", None)
+            for values in ("'sixsix', 1", "'six', 1000"):
+                with pytest.raises(sa.exc.DataError) as refused, engine.begin() as connection:
+                    connection.execute(sa.text(f"INSERT INTO t VALUES ({values})"))
+                assert _failure(refused.value).code == "sink_value"
+            engine.dispose()
 
 
 @pytest.mark.parametrize("lengths", [[1024], [400, 400], [20] * 4])
