@@ -21,6 +21,7 @@ from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import ServerProcess
 from freshet.local.server import LocalServer
 from stream.kafka.connection import KafkaCluster
+from stream.sources.debezium.connector import HEARTBEAT_QUERY
 from tests.patience import PATIENCE_S
 from tests.servers.choice import started, used
 from tokens.errors import FreshetError
@@ -160,8 +161,10 @@ def postgres_config(kafka: KafkaCluster, address: MariaDBAddress, database: str,
         "plugin.name": "pgoutput",
         "slot.name": prefix,
         "publication.name": prefix,
-        "lsn.flush.mode": "connector_and_driver",
+        "lsn.flush.mode": "connector",
         "heartbeat.interval.ms": "200",
+        "heartbeat.action.query": HEARTBEAT_QUERY,
+        "message.prefix.exclude.list": "freshet",
         "status.update.interval.ms": "200",
         "decimal.handling.mode": "string",
     }

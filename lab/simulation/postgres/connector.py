@@ -15,13 +15,15 @@ from lab.simulation.kafka.producer import SimulatedProducer
 from lab.simulation.kernel.scheduler import Kernel
 from lab.simulation.postgres.server import Change, Commit, SimulatedPostgres
 from lab.simulation.postgres.tables import Definition, Row
+from stream.sources.debezium.connector import HEARTBEAT_QUERY
 from stream.sources.debezium.values import UNAVAILABLE
 
 POSTGRES_CONFIG: Final = CONFIG | {
     "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
     "plugin.name": "pgoutput",
-    "lsn.flush.mode": "connector_and_driver",
+    "lsn.flush.mode": "connector",
     "heartbeat.interval.ms": "1000",
+    "heartbeat.action.query": HEARTBEAT_QUERY,
     "table.include.list": "shop[.].*",
 }
 KEPT: Final = "name"
@@ -61,7 +63,7 @@ class PostgresWorker(Worker):
                 some = [left.popleft() for _ in range(min(len(left), 1 + self._below(BATCH_MAX)))]
                 self._write(out, some)
                 server.confirmed = max(server.confirmed, some[-1][1].commits)
-            else:
+            else:  # what the heartbeat's query commits is no row, and is not modelled: it is told and confirmed at once
                 server.confirmed = max(server.confirmed, told)
                 self._kernel.wait(lambda: len(server.history) > told)  # noqa: B023
             self._await_server()

@@ -65,12 +65,14 @@ _WANTED_OF_BINLOGS: Final[_Wanted] = (
 )
 _WANTED_OF_POSTGRES: Final[_Wanted] = (
     ("plugin.name", ("pgoutput",), "decoderbufs", "reads the log by a plugin that is not known here"),
-    ("lsn.flush.mode", ("connector_and_driver",), "connector", "does not say how far it has read an idle database"),
+    ("lsn.flush.mode", ("connector",), "connector", "does not keep its slot at its own offset"),
     ("unavailable.value.placeholder", (UNAVAILABLE,), UNAVAILABLE, "writes another word for what it does not know"),
     ("publish.via.partition.root", ("false",), "false", "names partitions by their root"),
     ("slot.drop.on.stop", ("false",), "false", "loses what is committed while it is away"),
 )
 """Setting, the values that it may have, its default, and what any other one does."""
+HEARTBEAT_QUERY: Final = "SELECT pg_logical_emit_message(true, 'freshet', '')"
+"""Commits something that the connector reads, and changes no row."""
 _TELLS_ENDS: Final = "provide.transaction.metadata"
 NO_ENDS: Final = "the connector does not say which events are one transaction, so rows are void once they change"
 ENDS_HINT: Final = f"set {_TELLS_ENDS} = true in its configuration: then rows are cached as they change"
@@ -208,6 +210,12 @@ def checked(name: str, config: Mapping[str, str], server: str) -> Connector:
         )
     if server != POSTGRES:
         return Connector(name, choices, tells_ends, config.get("database.user", ""))
+    if not config.get("heartbeat.action.query", "").strip():
+        raise DebeziumError(
+            f"connector {name} has no heartbeat.action.query, and so its slot stays behind while its tables are idle",
+            hint=f"set heartbeat.action.query = {HEARTBEAT_QUERY} in the connector's configuration",
+            code="debezium_bad_connector",
+        )
     publication, slot = config.get("publication.name", "dbz_publication"), config.get("slot.name", "debezium")
     return Connector(name, choices, tells_ends, publication=publication, slot=slot)
 

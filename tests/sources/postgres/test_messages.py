@@ -144,9 +144,10 @@ def test_a_connector_names_its_slot_and_publication() -> None:
     ("setting", "value"),
     [
         ("plugin.name", "decoderbufs"),
-        ("lsn.flush.mode", "connector"),
+        ("lsn.flush.mode", "connector_and_driver"),
         ("lsn.flush.mode", "manual"),
         ("heartbeat.interval.ms", "0"),
+        ("heartbeat.action.query", " "),
         ("unavailable.value.placeholder", "x"),
         ("schema.include.list", "public"),
         ("slot.drop.on.stop", "true"),
