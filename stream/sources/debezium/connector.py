@@ -66,6 +66,12 @@ _WANTED_OF_BINLOGS: Final[_Wanted] = (
 _WANTED_OF_POSTGRES: Final[_Wanted] = (
     ("plugin.name", ("pgoutput",), "decoderbufs", "reads the log by a plugin that is not known here"),
     ("lsn.flush.mode", ("connector",), "connector", "does not keep its slot at its own offset"),
+    (
+        "offset.mismatch.strategy",
+        ("no_validation", "trust_offset"),
+        "no_validation",
+        "goes on at a slot that was made anew",
+    ),
     ("unavailable.value.placeholder", (UNAVAILABLE,), UNAVAILABLE, "writes another word for what it does not know"),
     ("publish.via.partition.root", ("false",), "false", "names partitions by their root"),
     ("slot.drop.on.stop", ("false",), "false", "loses what is committed while it is away"),

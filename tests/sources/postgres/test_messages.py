@@ -146,6 +146,8 @@ def test_a_connector_names_its_slot_and_publication() -> None:
         ("plugin.name", "decoderbufs"),
         ("lsn.flush.mode", "connector_and_driver"),
         ("lsn.flush.mode", "manual"),
+        ("offset.mismatch.strategy", "trust_slot"),
+        ("offset.mismatch.strategy", "trust_greater_lsn"),
         ("heartbeat.interval.ms", "0"),
         ("heartbeat.action.query", " "),
         ("unavailable.value.placeholder", "x"),
@@ -158,6 +160,11 @@ def test_a_connector_that_hides_changes_is_refused(setting: str, value: str) -> 
     """Nothing that it does then can be seen in its messages."""
     with pytest.raises(DebeziumError):
         checked("c", CONFIG | {setting: value}, "PostgreSQL")
+
+
+def test_a_connector_may_validate_its_offset() -> None:
+    """It refuses a slot that was made anew then, as by default."""
+    checked("c", CONFIG | {"offset.mismatch.strategy": "trust_offset"}, "PostgreSQL")
 
 
 @pytest.mark.parametrize(("announced", "unsaid", "noted"), [({}, False, 5), ({"s.t": "why"}, False, 0), ({}, True, 0)])
