@@ -14,17 +14,22 @@ from stream.sources.postgres.connection import fetch_all
 if TYPE_CHECKING:
     from stream.sources.postgres.connection import Connection
 
-WRITERS: Final = """SELECT n.nspname || '.' || c.relname, k.virtualtransaction, k.locktype = 'object' FROM (
+THIS_DATABASE: Final = "(SELECT oid FROM pg_database WHERE datname = current_database())"
+RENAMES_SCHEMA: Final = "k.relation = 'pg_namespace'::regclass AND k.mode = 'RowExclusiveLock'"
+"""All other statements that write into it leave this lock before they commit."""
+WRITERS: Final = f"""SELECT n.nspname || '.' || c.relname, k.virtualtransaction, k.locktype <> 'relation' FROM (
  SELECT relation AS oid, virtualtransaction, locktype FROM pg_locks
- WHERE granted AND locktype = 'relation' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+ WHERE granted AND locktype = 'relation' AND database = {THIS_DATABASE}
   AND mode IN ('RowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
  UNION ALL SELECT a.attrelid, l.virtualtransaction, l.locktype FROM pg_locks l
  JOIN pg_type t ON l.objid IN (t.oid, t.typelem, t.typbasetype) JOIN pg_attribute a ON a.atttypid = t.oid
  WHERE l.granted AND l.locktype = 'object' AND l.classid = 'pg_type'::regclass AND l.mode LIKE '%%Exclusive%%'
+ UNION ALL SELECT t.oid, k.virtualtransaction, 'schema' FROM pg_locks k CROSS JOIN pg_class t
+ WHERE k.granted AND k.database = {THIS_DATABASE} AND {RENAMES_SCHEMA}
 ) k JOIN pg_class c ON c.oid = k.oid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname || '.' || c.relname = ANY(%s)"""
-"""Table, who writes into it, and whether that is one who alters a type of its columns: a value of an ENUM may get
-another name, in all rows, of which none is marked."""
+"""Table, who writes into it, and whether that is one who alters a type of its columns, or renames a schema: a value of
+an ENUM may get another name, or the table's name be that of another one, and no row is marked."""
 _HELD: Final = f"""SELECT DISTINCT ON (w.name) w.name, p.gid, to_char(p.prepared, 'YYYY-MM-DD HH24:MI:SS')
 FROM ({WRITERS}) w (name, writer) JOIN pg_locks k ON k.virtualtransaction = w.writer AND k.locktype = 'transactionid'
 JOIN pg_prepared_xacts p ON p.transaction = k.transactionid

@@ -194,10 +194,10 @@ class PostgresSnapshotReader:
         number = self._writers.begin()
         state = read_state(session)
         writers: dict[str, set[str]] = {name: set() for name in wanted}
-        retyped = set()
-        for name, writer, is_of_type in fetch_all(session, WRITERS, ([*wanted],)):
+        unmarked = set()
+        for name, writer, marks_no_row in fetch_all(session, WRITERS, ([*wanted],)):
             writers[name].add(writer)
-            retyped |= {name} if is_of_type else set()
+            unmarked |= {name} if marks_no_row else set()
         bounds = {name: self._writers.bound(number, name, state.end, of, state.flushed) for name, of in writers.items()}
         session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         _limit(session, "lock_timeout", (deadline - time.monotonic()) / (len(wanted) + 1))  # leaves time for the others
@@ -222,7 +222,7 @@ class PostgresSnapshotReader:
         for name, (info, (rows, untouched)) in read.items():
             lo = bounds[name]
             is_present = lo.lsn == state.end.lsn
-            sure = frozenset() if name in retyped else untouched
+            sure = frozenset() if name in unmarked else untouched
             found[name] = SnapshotRead(
                 rows, str(lo), hi, state.now_ms // 1000, info, is_present, kept(lo), sure, end, end_kept
             )

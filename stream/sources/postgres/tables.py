@@ -10,6 +10,7 @@ import xxhash
 
 from stream.sources.mariadb.schema import NO_PRIMARY_KEY, ColumnInfo, TableFilter, TableInfo
 from stream.sources.postgres.connection import fetch_all, one_snapshot
+from stream.sources.postgres.locks import RENAMES_SCHEMA, THIS_DATABASE
 
 if TYPE_CHECKING:
     from stream.sources.postgres.connection import Connection
@@ -81,10 +82,13 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'f') AND n.nspname = %s AND c.relname = %s"""
 _LOCKED: Final = f"""
 SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE {_OWN_SCHEMAS} AND c.oid IN (SELECT relation FROM pg_locks WHERE granted AND mode = 'AccessExclusiveLock'
- AND locktype = 'relation' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+WHERE {_OWN_SCHEMAS} AND (c.oid IN (SELECT relation FROM pg_locks WHERE granted AND mode = 'AccessExclusiveLock'
+ AND locktype = 'relation' AND database = {THIS_DATABASE}
  UNION ALL SELECT a.attrelid FROM pg_locks k JOIN pg_attribute a ON a.atttypid = k.objid
- WHERE k.granted AND k.locktype = 'object' AND k.classid = 'pg_type'::regclass AND k.mode LIKE '%Exclusive%')"""
+ WHERE k.granted AND k.locktype = 'object' AND k.classid = 'pg_type'::regclass AND k.mode LIKE '%Exclusive%')
+ OR EXISTS (SELECT FROM pg_locks k WHERE k.granted AND k.database = {THIS_DATABASE} AND ({RENAMES_SCHEMA}
+  OR k.classid = 'pg_publication'::regclass AND k.mode = 'AccessExclusiveLock')))"""
+"""Who renames a schema, or changes which tables a publication has, locks none of those that are to be another one."""
 
 
 class Found(NamedTuple):
