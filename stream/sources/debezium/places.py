@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+from base64 import b85decode, b85encode
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -9,6 +11,9 @@ import msgspec
 
 PLACES: Final = "debezium"
 """The annotation in the source's state."""
+_PLAIN_MAX: Final = 4_000
+"""Characters of words that are not compressed. Those of hundreds of topics are, to a third."""
+_COMPRESSED: Final = "zlib:"
 
 
 @dataclass(slots=True)
@@ -39,7 +44,8 @@ class Places:
         }
         if self.told or self.storage:
             text |= {"told": self.told, "storage": self.storage}
-        return msgspec.json.encode(text).decode()
+        plain = msgspec.json.encode(text)
+        return plain.decode() if len(plain) <= _PLAIN_MAX else _COMPRESSED + b85encode(zlib.compress(plain)).decode()
 
 
 class _Words(msgspec.Struct):
@@ -57,8 +63,11 @@ _words = msgspec.json.Decoder(_Words)
 def read_places(words: str, prefix: str) -> Places | None:
     """The places of an annotation; None if there is none, or one of another version."""
     try:
-        found = _words.decode(words)
-    except msgspec.DecodeError:
+        plain = words.encode()
+        if words.startswith(_COMPRESSED):
+            plain = zlib.decompress(b85decode(words.removeprefix(_COMPRESSED)))
+        found = _words.decode(plain)
+    except (ValueError, zlib.error):
         return None
     if found.version != 1:
         return None

@@ -7,7 +7,7 @@ from the server, which is also asked whether its history is still the one that w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -90,6 +90,7 @@ class DebeziumSource(MariaDBSource):
         self._prefix = legal(connector.topic_prefix)
         self._told = ""
         """The words about places that the publisher keeps."""
+        self._lacks_room = False
         self._annotate_at = self._look_at = 0.0
         self._look_timeout_s = _LOOK_TIMEOUT_S
 
@@ -150,6 +151,7 @@ class DebeziumSource(MariaDBSource):
 
     def _new_epoch(self, publisher: PublisherLike, progress: Progress, at: ServerPosition, reason: str) -> None:
         super()._new_epoch(publisher, progress, at, reason)
+        self._told = ""
         self._tell(publisher)  # not before: a state of the epoch that is over must not lead past what it lacks
 
     def _check_resumes(self, connection: Connection, progress: Progress) -> None:
@@ -249,8 +251,9 @@ class DebeziumSource(MariaDBSource):
 
     def _give(self, publisher: PublisherLike, catalog: Catalog, transaction: SourceTransaction) -> None:
         """As `MariaDBSource._give`. A state in which a table is cached must have the place in its topic, too."""
-        if any(isinstance(each, DescribeTable) for each in transaction.changes):
-            self._tell(publisher)
+        described = [each.table for each in transaction.changes if isinstance(each, DescribeTable)]
+        if described:
+            self._tell(publisher, described)
         super()._give(publisher, catalog, transaction)
 
     def _aligned(self, progress: Progress, transaction: SourceTransaction) -> SourceTransaction:
@@ -268,19 +271,34 @@ class DebeziumSource(MariaDBSource):
             reader.note_places()
             self._tell(publisher)
 
-    def _tell(self, publisher: PublisherLike) -> None:
-        """Keep in the source's state where the topics are read again. An older place is right, too."""
+    def _tell(self, publisher: PublisherLike, described: Collection[str] = ()) -> None:
+        """Keep in the source's state where the topics are read again. An older place is right, too.
+
+        So those of before stay where new ones have no room, unless a topic of the tables ``described`` is not in them.
+        """
         self._annotate_at = time.monotonic() + _ANNOTATE_EVERY_S
         assert self._places is not None
         words = self._places.words(self._prefix)
+        if len(words) > WORDS_MAX and self._places.connector == _NO_CONNECTOR:
+            words = Places(_NO_CONNECTOR).words(self._prefix)  # an epoch begins, and nothing is read from there
         if len(words) > WORDS_MAX:
-            raise DebeziumError(
-                f"the places in {len(self._places.offsets)} partitions are more than a source's state may hold",
-                hint="publish fewer tables (include), or make their topics with one partition each",
-            )
-        if words != self._told:
+            self._keep_told(described)
+        elif words != self._told:
             publisher.annotate({PLACES: words})
             self._told = words
+
+    def _keep_told(self, described: Collection[str]) -> None:
+        """Raises `DebeziumError` if what was told is not enough."""
+        assert self._places is not None
+        now, told = {topic for topic, _ in self._places.offsets}, read_places(self._told, self._prefix)
+        new = now.difference(topic for topic, _ in told.offsets) if told is not None else now
+        reason = f"the places in {len(self._places.offsets)} partitions are more than a source's state may hold"
+        hint = "publish fewer tables (include), or make their topics with one partition each"
+        if told is None or any(legal(f"{self._from.topic_prefix}.{table}") in new for table in described):
+            raise DebeziumError(reason, hint=hint)
+        if not self._lacks_room:
+            log.warning("old places are kept: a restart reads again from there", reason=reason, hint=hint)
+        self._lacks_room = True
 
 
 class _Watch(DumpWatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from math import inf
 from types import SimpleNamespace
 from typing import Any, cast
@@ -270,3 +271,42 @@ def test_who_watches_the_server_looks_at_the_connector_too(monkeypatch: pytest.M
     monkeypatch.setattr(DumpWatch, "check", lambda *_: looked.append("server"))
     _Watch(ConnectionSettings(), 1, lambda: looked.append("connector")).check("MySQL56/")
     assert looked == ["server", "connector"]
+
+
+def many(count: int, digits: int = 3) -> dict[tuple[str, int], int]:
+    """The places in the topics of so many tables, whose names are as hard to compress as they get."""
+    rng = random.Random(1)
+    return {(f"pre.s.{rng.randbytes(15).hex()}", 0): 10**digits + rng.randrange(10**digits) for _ in range(count)}
+
+
+def test_a_source_of_hundreds_of_tables_keeps_its_places(source: DebeziumSource) -> None:
+    """Those of 400 tables had no room in its state, and it ended before it had published anything."""
+    told: list[Any] = []
+    publisher: Any = SimpleNamespace(annotate=told.append)
+    source._places = Places(5, many(400))
+    source._tell(publisher)
+    assert read_places(told[0][PLACES], "pre") == source._places
+
+
+def test_places_without_room_leave_those_of_before(source: DebeziumSource) -> None:
+    """They are right, too. But not for a topic that is not in them, nor in an epoch that begins."""
+    told: list[Any] = []
+    words = {"start_new_epoch": lambda *_: told.append("epoch"), "annotate": told.append}
+    source._publisher = publisher = cast("PublisherLike", SimpleNamespace(**words))
+    known = many(600)
+    source._places = Places(5, dict(list(known.items())[:400]))
+    source._tell(publisher)
+    source._places = Places(5, known)
+    [kept], *topics = told, *known
+    tables = [topic.removeprefix("pre.") for topic, _ in topics]
+    for described in ((), tables[:1], ["s.without_a_topic"]):
+        source._tell(publisher, described)
+    assert told == [kept]
+    with pytest.raises(DebeziumError, match="600 partitions"):
+        source._tell(publisher, tables[-1:])
+    source._void_what_follows(source._places)
+    assert told[-1] == "epoch"
+    assert read_places(told[-2][PLACES], "pre") == Places(-1)
+    source._places, source._told = Places(5, known), ""
+    with pytest.raises(DebeziumError, match="600 partitions"):
+        source._tell(publisher)
