@@ -14,7 +14,7 @@ from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.postgres.connection import fetch_all, session
 from stream.sources.postgres.locks import held_tables
-from stream.sources.postgres.server import check_settings, read_state, slot_of
+from stream.sources.postgres.server import check_settings, check_version, read_state, slot_of
 from stream.sources.postgres.tables import read_tables, schemas_of
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def examine_postgres(server: ConnectionSettings, tables: TableFilter, source: Ma
         with session(server) as asked:
             [(version,)] = fetch_all(asked, "SHOW server_version")
             found.append(Check("login", "ok", f"{server.name}: PostgreSQL {version}, database {server.database}"))
+            check_version(asked)  # an older one could not be asked for the rest
             found += _server(asked)
             try:
                 connector = find_connector(source.connect, source.topic_prefix, server.product)

@@ -299,6 +299,7 @@ def _says(*value: Any) -> Callable[[PostgresSession, Any], Rows]:
 
 _ASKED: Final[Mapping[str, Callable[[PostgresSession, Any], Rows]]] = {
     "SELECT pg_is_in_recovery()": _says(False),
+    "SELECT current_setting('server_version_num')": _says("170000"),
     "SELECT current_setting('wal_level')": _says("logical"),
     "SELECT current_setting('server_encoding')": _says("UTF8"),
     "SELECT nspname FROM pg_namespace": _says("shop"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stream.sources.mariadb.connection import MariaDBUnreachable, ServerSettingsError, SourceHistoryLost
 from stream.sources.mariadb.gtid import GtidPosition, PostgresPlace
@@ -40,8 +40,23 @@ def read_state(connection: Connection) -> ServerState:
     return ServerState(int(now_ms), PostgresPlace(int(file[:8], 16), int(end)), int(flushed))
 
 
+VERSION_MIN: Final = 15
+"""Its publications tell which rows and columns they have."""
+
+
+def check_version(connection: Connection) -> None:
+    """Raises `ServerSettingsError` if the server is too old to be asked for its tables."""
+    [(number,)] = fetch_all(connection, "SELECT current_setting('server_version_num')")
+    if (version := int(number) // 10_000) < VERSION_MIN:
+        raise ServerSettingsError(
+            f"PostgreSQL {VERSION_MIN} or later is needed, and the server is PostgreSQL {version}",
+            hint="upgrade the server",
+        )
+
+
 def check_settings(connection: Connection) -> None:
-    """Raises `ServerSettingsError` if the log does not have rows."""
+    """Raises `ServerSettingsError` if the server is too old, or its log does not have rows."""
+    check_version(connection)
     [(level,)] = fetch_all(connection, "SELECT current_setting('wal_level')")
     if level != "logical":
         raise ServerSettingsError(

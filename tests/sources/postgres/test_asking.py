@@ -335,17 +335,24 @@ def test_a_slot_that_keeps_no_log_any_more_is_a_lost_history(
 
 
 @pytest.mark.parametrize(
-    ("level", "encoding", "is_good"),
-    [("logical", "UTF8", True), ("replica", "UTF8", False), ("logical", "SQL_ASCII", False)],
+    ("version", "level", "encoding", "refused"),
+    [
+        ("150000", "logical", "UTF8", ""),
+        ("170002", "logical", "UTF8", ""),
+        ("140011", "logical", "UTF8", "PostgreSQL 15 or later is needed, and the server is PostgreSQL 14"),
+        ("90624", "logical", "UTF8", "PostgreSQL 9$"),
+        ("170002", "replica", "UTF8", "wal_level"),
+        ("170002", "logical", "SQL_ASCII", "encoding"),
+    ],
 )
-def test_a_server_must_log_rows_and_have_its_texts_in_utf8(
-    monkeypatch: pytest.MonkeyPatch, level: str, encoding: str, is_good: bool
+def test_a_server_must_be_new_enough_log_rows_and_have_its_texts_in_utf8(
+    monkeypatch: pytest.MonkeyPatch, version: str, level: str, encoding: str, refused: str
 ) -> None:
-    """Other texts have no canonical form, and a database without an encoding has texts of any."""
-    said = {"wal_level": level, "server_encoding": encoding}
+    """An old one's catalog fails with words that lead nowhere, and other texts have no canonical form."""
+    said = {"server_version_num": version, "wal_level": level, "server_encoding": encoding}
     monkeypatch.setattr(states, "fetch_all", lambda _, sql: [[said[sql.split("'")[1]]]])
     nobody: Any = None
-    with nullcontext() if is_good else pytest.raises(ServerSettingsError):
+    with pytest.raises(ServerSettingsError, match=refused) if refused else nullcontext():
         states.check_settings(nobody)
 
 
