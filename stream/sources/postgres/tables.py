@@ -42,9 +42,11 @@ LABELS_CHARS_MAX: Final = 900
 _EXACT_TYPES: Final = frozenset({"int2", "int4", "int8", "oid", "bool", "bytea", "date", "uuid"})
 _OWN_SCHEMAS: Final = "n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'"
 
+_HAS_CHILDREN: Final = "EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = c.oid)"
+"""Not ``relhassubclass``, which stays true once there was one."""
 _SELF: Final = "SELECT c.oid UNION SELECT relid FROM pg_partition_ancestors(c.oid)"
 _TABLES: Final = f"""
-SELECT n.nspname, c.relname, c.relkind::text, c.relpersistence::text, c.relhassubclass, c.relreplident::text,
+SELECT n.nspname, c.relname, c.relkind::text, c.relpersistence::text, {_HAS_CHILDREN}, c.relreplident::text,
  coalesce((SELECT amname FROM pg_am WHERE oid = c.relam), '-') || ' ' || c.relfilenode || ' '
   || ARRAY(SELECT a.attnum FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
   AND NOT a.attisdropped ORDER BY a.attnum)::text,
@@ -71,8 +73,8 @@ FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON
  JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_collation l ON l.oid = a.attcollation
 WHERE c.relkind IN ('r', 'p', 'f') AND a.attnum > 0 AND NOT a.attisdropped AND {_OWN_SCHEMAS}"""
 _IN_ORDER: Final = " ORDER BY n.nspname, c.relname, a.attnum"
-_DEFINITION: Final = """
-SELECT concat_ws(' ', c.oid, c.relkind, c.relpersistence, c.relhassubclass, c.relreplident, c.relam,
+_DEFINITION: Final = f"""
+SELECT concat_ws(' ', c.oid, c.relkind, c.relpersistence, {_HAS_CHILDREN}, c.relreplident, c.relam,
  (SELECT string_agg(concat_ws(' ', a.attnum, quote_ident(a.attname), a.atttypid, a.atttypmod, a.attgenerated,
    a.attcollation, (SELECT string_agg(quote_literal(e.enumlabel), ',' ORDER BY e.enumsortorder) FROM pg_enum e
    WHERE e.enumtypid = a.atttypid)), ',' ORDER BY a.attnum)

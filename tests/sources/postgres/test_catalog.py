@@ -1,4 +1,4 @@
-"""What a real server's catalog and locks say of tables that are about to be others."""
+"""What a real server's catalog and locks say of tables that are about to be others, or that once had children."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.snapshot import SnapshotRead
 from stream.sources.postgres.connection import session
 from stream.sources.postgres.snapshot import PostgresSnapshotReader
-from stream.sources.postgres.tables import Found, read_tables
+from stream.sources.postgres.tables import Found, definition_of, read_tables
 
 CHOSEN = TableFilter(("app", "next"))
 
@@ -87,3 +87,19 @@ def test_a_read_before_a_swap_of_schemas_is_seen_proves_no_more_than_what_was_be
         assert after.position == after.end
     finally:
         reader.close()
+
+
+def test_a_table_that_has_no_children_any_more_is_cached_again(
+    empty: ConnectionSettings, sql: psycopg.Connection[Any]
+) -> None:
+    """The server remembers that it had some (``relhassubclass``), until an ANALYZE of it."""
+    definitions = []
+    for statement in (None, "CREATE TABLE next.child () INHERITS (app.t)", "DROP TABLE next.child"):
+        if statement:
+            sql.execute(statement.encode())
+            sql.commit()
+        info = found(empty).tables["app.t"]
+        assert info.cacheable is (statement is None or statement.startswith("DROP")), info.problem
+        with session(empty) as asked:
+            definitions.append(definition_of(asked, "app", "t"))
+    assert definitions[0] == definitions[2] != definitions[1]
