@@ -88,6 +88,24 @@ def test_whatever_voids_a_table_ends_what_is_known_of_it(message: bytes) -> None
     assert kind(folded, 7) == UNKNOWN_KEY
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(event("TableVoid", 4, table=TABLE, reason="DDL"), id="void"),
+        pytest.param(event("TableVoid", 4, table="*", reason="DDL"), id="void of all"),
+        pytest.param(b"poison", id="poison"),
+        pytest.param(marker(4, continuity=9, previous=8), id="gap"),
+        pytest.param(event("Scope", 4, tables=[]), id="scope"),
+    ],
+)
+def test_what_is_voided_while_a_table_is_backfilled_leaves_it_unknown(message: bytes) -> None:
+    """Rows that were read before the void are not read again: none of them may be absent at the completion."""
+    messages = (begun(2), value(1, b"{}", 3), marker(3, continuity=7), message)
+    folded = Folded(start(), topology(SHARD), *messages, complete(5), marker(5, continuity=10, previous=9))
+    assert not whole_shards(folded.state.head, TABLE)
+    assert (kind(folded, 1), kind(folded, 7)) == (VOID, UNKNOWN_KEY)
+
+
 def test_a_void_of_another_table_ends_nothing() -> None:
     """Each table is known by itself."""
     assert kind(whole(event("TableVoid", 5, table="shop.others", reason="DDL"), marker(5)), 7) == ABSENT
