@@ -214,6 +214,13 @@ def test_a_membership_that_ends_leaves_the_answers(group: Group) -> None:
     assert (list(group.ownership), group.partition.lost, group.left) == ([group.partition], True, [0])
 
 
+def test_a_lost_partition_that_is_not_given_back_is_released(group: Group) -> None:
+    """Another process has it: what nobody folds here would be answered for ever, and a drain would never end."""
+    group.assignment._on_lost(group._member, group.places)
+    group.assignment._on_assign(group._member, [])
+    assert (list(group.ownership), group.read) == ([], [])
+
+
 def test_a_partition_that_leaves_is_not_read_in_another_topic(group: Group) -> None:
     """The topic was made anew meanwhile: its store is, too, and is read from there."""
     group.take()
