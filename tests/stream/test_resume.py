@@ -130,6 +130,18 @@ def test_a_newer_record_before_the_last_state_is_passed_over_in_whatever_window(
         assert tail.point.sequence == 7
 
 
+def test_a_state_behind_the_open_transaction_of_another_shard_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers of committed records do not see it yet. Resumed before it, events would be published twice."""
+    log = MemoryLog(1)
+    log.install(monkeypatch)
+    log.commit([(0, encode("SourceState", _state(1, whole=True)))], 1)
+    log.stable = [len(log.partitions[0])]
+    log.commit([(0, encode("SourceState", _state(2, whole=False)))], 1)
+    tail = read_tail(KAFKA, "t", 0, "s/0")
+    assert tail.point is not None
+    assert tail.point.sequence == 2
+
+
 def test_the_record_time_is_the_highest_of_all_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Record times never go back: offsets are found by them, and what seems old is deleted early."""
     log = MemoryLog(1)

@@ -22,6 +22,14 @@ def test_ids_that_may_outlive_a_drop_end_with_the_database(with_database: bool) 
     assert ids.allocate("s.a", 2, 2).survived_drop is not with_database
 
 
+def test_who_writes_a_table_that_is_renamed_ends_under_its_new_name() -> None:
+    """Looked up under the old one it has no ids: its commit would be published without them, and stay pending."""
+    ids = WriteIdRegistry()
+    ids.allocate("s.a", 1, 1)
+    assert ids.rename("s.a", "s.b")
+    assert ids.end(1, committed=True) == [("s.b", 1)]
+
+
 @pytest.mark.parametrize("with_rivals", [False, True])
 def test_ids_that_may_outlive_a_drop_go_along_with_a_rename(with_rivals: bool) -> None:
     """The server moves what it keeps under a name. Left behind, its ids are taken for those of an unknown writer.

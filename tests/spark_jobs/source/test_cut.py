@@ -152,6 +152,15 @@ def test_a_token_with_gaps_gets_all_that_it_has(token: str, cut: int, names: tup
     assert table(shop, found.cut) == {key(1): ("value", names[0]), key(2): ("value", names[1])}
 
 
+def test_a_frame_is_read_to_its_end_for_a_token_with_gaps() -> None:
+    """Behind a transaction that the session has not seen there may be its own write, in the same frame."""
+    gtids = ["MariaDB/0-1-3", "MariaDB/0-1-4", "MariaDB/1-1-1", "MariaDB/0-1-5"]
+    rows = frame([(key(at), VALUE, b'{"name":"a"}', at + 3) for at in range(4)], gtids=gtids)
+    found = Survey("shop.items", parse_as_of(str(Vector({SHARD: (1, Position.parse("MariaDB/0-1-3,1-1-1"))}))))
+    found.read(0, [start(), rows, marker(6, position="MariaDB/0-1-5,1-1-1", layout=LAYOUT)])
+    assert found.cut == {SHARD: (1, 6)}
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_table_as_of_each_second_is_what_it_was_then(seed: int) -> None:
     """Up to the first later transaction, in all partitions, though times run backwards after it."""
