@@ -508,6 +508,17 @@ def test_a_row_that_does_not_say_where_it_stands_is_not_kept() -> None:
     assert [cache.get_row(session, TABLE, 1).from_store for _ in range(2)] == [False, False]
 
 
+def test_a_row_of_the_source_is_not_kept() -> None:
+    """It may be of a table that is always read through: of what changes there the stream tells nothing."""
+    status, body = read_at(1, 5, 1)
+    through = msgspec.json.encode(msgspec.json.decode(body) | {"served_from": "source"})
+    front = Front((status, through), (status, through))
+    cache, invalidator = kept_by(front)
+    invalidator.apply(told(1, 5))
+    session = Session(front, vector(shop="1 0-1-5"))
+    assert [cache.get_row(session, TABLE, 1).from_store for _ in range(2)] == [False, False]
+
+
 def test_an_invalidator_begins_now_and_keeps_its_place() -> None:
     """An event without a checkpoint leaves the one of before: it is still the place to go on from."""
     begins: list[str] = []

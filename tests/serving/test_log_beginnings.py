@@ -19,7 +19,7 @@ from serving.changelog.records import own_framing
 from serving.changelog.registry import RegistryError, SchemaRegistry
 from serving.changelog.topic import DECIDED_S, RECORD_BYTES_MAX, RECORD_BYTES_MIN, LogTopic
 from serving.changelog.writing import QUIET_S, write_log
-from serving.client import StreamEvent
+from serving.client import StreamChange, StreamEvent
 from stream.kafka.connection import KafkaCluster
 from tests.serving.test_change_log import HEADING, event, logged
 
@@ -61,6 +61,26 @@ def test_a_log_in_a_topic_goes_on_behind_all_that_the_process_before_has_written
     with pytest.raises(ChangeLogError), log:
         pass
     assert not fenced, "what is refused ends nobody else"
+
+
+def test_the_parts_of_a_transaction_are_committed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has the checkpoint behind it: a log that is killed between two parts would never tell the rest."""
+    committed: list[int] = []
+
+    class Producer:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def commit(self, records: list[tuple[int, bytes]], *_: object) -> None:
+            committed.append(len(records))
+
+    monkeypatch.setattr("serving.changelog.topic.ShardProducer", Producer)
+    monkeypatch.setattr("serving.changelog.topic.BATCH_BYTES", 1)
+    monkeypatch.setattr(LogTopic, "_ensure", lambda *_: None)
+    monkeypatch.setattr(LogTopic, "_bytes_max", lambda _: 10_000)
+    log = LogTopic(KafkaCluster("127.0.0.1:1"), "log", Heading("shop", []), own_framing(), lambda _: {})
+    rows = [StreamChange("row", "shop.items", [n], "value", {"text": "x" * 4_000}) for n in range(3)]
+    log.append(StreamEvent("transaction", "2", "t", "shop/0", 1, changes=rows))
+    assert committed == [3]
 
 
 @pytest.mark.parametrize("decided_after", [0, 3, None])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from consumers.owner.protocol import OwnerRow
+from serving.client.answers import RowAnswer
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
 from serving.reads.demands import ReadDemand, RequestedRow
@@ -17,7 +18,7 @@ from serving.reads.fills import Fills
 from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace
 from serving.sources.source import SourceKey
-from stream.wire.keys import Layout
+from stream.wire.keys import Layout, row_key
 from tests.serving.fakes import FakeOwner, FakeRowSource, Network, at, seen
 from tests.serving.test_flight import settle
 
@@ -79,3 +80,26 @@ def test_a_row_is_offered_as_of_what_its_source_does_not_lose(monkeypatch: pytes
     assert asyncio.run(story()) == str(seen("shop/0", "0-1-5"))
     [fill] = owner.fills
     assert (fill.lo, fill.hi) == (str(at("0-1-3")), str(at("0-1-5")))
+
+
+class Spelling(FakeRowSource):
+    """A source whose server finds the row of another spelling of the key."""
+
+    async def read(self, wanted: Sequence[SourceKey]) -> list[Any]:
+        return [row._replace(key=row_key("shop.items", [8])) for row in await super().read(wanted)]
+
+
+def test_a_row_of_another_spelling_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No event names it by the key that was asked for: it would stay there as it is, and count as fresh."""
+    owner = FakeOwner()
+    reads = reads_of(monkeypatch, owner)
+    space = RowSpace("shop", Layout(1), source=Spelling(b'{"id":8}', "0-1-5"))
+
+    async def story() -> None:
+        [answer] = await reads.read_many(space, [RequestedRow("shop.items", b"7")], ReadDemand())
+        await settle()
+        assert isinstance(answer, RowAnswer)
+        assert answer.found
+
+    asyncio.run(story())
+    assert not owner.fills

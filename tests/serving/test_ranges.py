@@ -219,6 +219,14 @@ def test_a_page_says_when_it_is_of_another_position_than_those_before_it() -> No
     assert not read(Partitions([part(3, hi=11, watermark=30)]), page=moved.page).moved
 
 
+def test_a_page_is_compared_with_all_pages_before_it() -> None:
+    """The first one stood up to 9, the second one is of before 9 too. A third one that changed at 10 is of later."""
+    first = read(Partitions([part(1, hi=3, watermark=9, more=True)]), limit=1)
+    second = read(Partitions([part(2, hi=4, watermark=30, more=True)]), limit=1, page=first.page)
+    assert not second.moved
+    assert read(Partitions([part(3, hi=10, watermark=30)]), page=second.page).moved
+
+
 def test_counts_of_all_partitions_are_added_up_to_the_limit() -> None:
     """Each counts up to it."""
     parts = [part(hi=3, watermark=9, count=4)], [part(hi=3, watermark=9, count=5)]

@@ -196,18 +196,20 @@ def test_a_connection_that_leads_to_another_server_is_in_doubt_once() -> None:
 @pytest.mark.parametrize(
     ("servers", "of_replicas", "told"),
     [
-        ([2, 3, 2, 2, 3, 3], 0, [False] * 5),  # as long as any takes writes: one that was left answers again
-        ([2, 3, 3, 2, 2, 3, 3], 0, [False] * 5),
-        ([2, 2, 2, 2, 3, 3, 3], 1, [False] * 3),  # MySQL's, and MariaDB's before 12
-        ([2, 2, 2, 2, 3, 3, 3], "ON", [False] * 3),
-        ([2, 3, 1, 1, 3, 2, 1, 1], 1, [False, True, False, False]),  # 1 is the primary, which has the write
+        ([2, 3, 2, 2, 3, 3], (0,), [False] * 5),  # as long as any takes writes: one that was left answers again
+        ([2, 3, 3, 2, 2, 3, 3], (0,), [False] * 5),
+        ([2, 2, 2, 2, 3, 3, 3], (1,), [False] * 3),  # MySQL's, and MariaDB's before 12
+        ([2, 2, 2, 2, 3, 3, 3], ("ON",), [False] * 3),
+        ([2, 2, 2, 2, 3, 3, 3], (0, 1), [False] * 3),  # only innodb_read_only says it
+        ([2, 3, 1, 1, 3, 2, 1, 1], (1,), [False, True, False, False]),  # 1 is the primary, which has the write
     ],
 )
 def test_that_two_answers_of_a_replica_agree_tells_no_commit(
-    servers: list[int], of_replicas: object, told: list[bool]
+    servers: list[int], of_replicas: tuple[object, ...], told: list[bool]
 ) -> None:
     """A router spreads questions over replicas, each of which may lack the write that the primary took."""
-    server = Server(*[(50 + each, each, "", "0-1-9", of_replicas if each > 1 else 0) for each in servers])
+    writable = (0,) * len(of_replicas)
+    server = Server(*[(50 + each, each, "", "0-1-9", *(of_replicas if each > 1 else writable)) for each in servers])
     connection = track(server, SHARD)
     sessions = [FreshetClient("http://127.0.0.1:9").session() for _ in told]
     for each in sessions:

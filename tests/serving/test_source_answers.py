@@ -231,6 +231,17 @@ class Busy(Catalog):
         """As the last write has left it."""
         return TableObject(name, 7, True, True, b"%d" % self.last_event())
 
+    def tables(self, names: Sequence[str]) -> dict[str, TableObject]:
+        """The same."""
+        return {name: self.table(name) for name in names}
+
+
+def test_the_position_of_lists_is_from_before_them() -> None:
+    """A later one would have a write that the lists lack, and prove them to the session that wrote it."""
+    found = read_lists(as_metastore(Busy()), ["d.t"], 0, "")
+    [listed] = found.tables
+    assert event_of(str(found.position)) < ValidWriteIdList.parse(listed.write_ids).hwm
+
 
 def test_a_list_is_never_later_than_its_table() -> None:
     """It would prove to a reader that the image has a write which came after it."""
