@@ -16,6 +16,7 @@ from consumers.fold.backfills import backfilled_tables
 from consumers.fold.declared import announced_texts
 from consumers.fold.entry import decode_entry
 from consumers.fold.messages import fold_messages
+from consumers.fold.shards import shard_map, sole_lineage
 from consumers.fold.state import META, Changes, Head, PartitionState, schema_key
 from consumers.owner.rows import view_row
 from consumers.store.store import StoreView
@@ -144,6 +145,14 @@ class TablePartition:
             self._put(changes)
             self._state.apply(changes)
 
+    def _shards_without(self) -> list[str]:
+        """The shards whose source has told that it does not see the table, or no more."""
+        head = self._state.head
+        known = shard_map(head)
+        shards = known.shards if known is not None else sole_lineage(head)[:1]
+        told = ((shard, self._entries.get(schema_key(self._table, shard))) for shard in shards)
+        return [shard for shard, value in told if value is not None and not decode(value)[1]["columns"]]
+
     def _put(self, changes: Changes) -> None:
         mine, entries = (self._mine, META), self._entries
         for each in changes.gone:
@@ -159,6 +168,8 @@ class TablePartition:
         if not backfilled_tables(head).get(self._table):
             reason = "the table was not read whole: rows without a change since then are missing"
             yield {**stamp, "_kind": INCOMPLETE, "_reason": reason}
+        for shard in self._shards_without():
+            yield {**stamp, "_kind": INCOMPLETE, "_reason": f"the source of {shard} sees no such table"}
         for key in sorted(key for key in self._entries if key.startswith(self._mine)):
             seen = view_row(head, key, self._entries[key], prefix=self._prefix)
             if seen.kind == ABSENT:

@@ -107,7 +107,13 @@ class Declarations:
                     del tables[table]
                 self._forget_backfill(EVERY_TABLE)
             case "TableBackfill":
-                _keep(said, record["table"], value, is_kept=record["complete"])
+                # One that is not described is gone: whoever has folded this knows it, and nobody else need.
+                _keep(
+                    said,
+                    record["table"],
+                    value,
+                    is_kept=record["complete"] and record["table"] in self._said["TableSchema"],
+                )
             case "SchemaText":
                 said[record["fingerprint"].hex()] = value
             case "Topology":

@@ -263,6 +263,17 @@ def test_a_backfill_that_something_has_ended_is_not_said_to_be_complete(end: Cha
     assert _recovered(_messages(framer.take())).complete_tables() == frozenset()
 
 
+def test_that_a_table_is_gone_is_not_said_again() -> None:
+    """Each table that is ever made and dropped would be said for ever. Who has folded it knows that it has no rows."""
+    framer = _framer()
+    gone = [BackfillTable("shop.a", False), BackfillTable("shop.a", True)]
+    batches = [framer.take(), _publish(framer, 1, _table("shop.a", "id")), _publish(framer, 2, _table("shop.a"), *gone)]
+    framer.begin_repeat(5)
+    batches.append(framer.take())
+    assert _recovered(_messages(*batches)).complete_tables() == frozenset()
+    assert "TableBackfill" not in [decode(value)[0] for value in _messages(batches[-1])]
+
+
 def test_a_new_epoch_routes_rows_by_their_whole_keys_until_their_table_is_described() -> None:
     """The prefix of before belongs to a description that ended with its epoch: no reader would look there."""
     layout, keys = Layout(64), [row_key("shop.a", [7, number]) for number in range(20)]

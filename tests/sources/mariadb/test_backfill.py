@@ -191,6 +191,23 @@ def test_a_table_that_is_made_again_has_the_rows_that_it_has_then(source: Source
         assert backfilled.images("away") == {}
 
 
+@pytest.mark.usefixtures("small_chunks")
+def test_a_table_that_is_dropped_while_another_one_is_read_is_said_to_be_gone_before_a_restart(source: Source) -> None:
+    """After it the topic tells nothing of the table, so nobody would say it."""
+    fill(source, "a", 30)
+    fill(source, "b", 300)
+    with Backfilled(source, rows_per_s=100) as backfilled:
+        backfilled.await_complete("a")
+        backfilled.await_rows("b", 10)
+        source.run("DROP TABLE a")
+        backfilled.until(lambda: backfilled.begun("a") == 2 and backfilled.is_whole("a"))
+        assert not backfilled.is_whole("b")
+    with backfilled:
+        backfilled.await_whole("a", "b")
+        assert backfilled.may_keep("a") == 0
+        assert backfilled.images("b") == source.selected("b")
+
+
 def test_a_table_that_was_dropped_while_the_source_was_away_is_whole_without_a_row(source: Source) -> None:
     """The source sees so by what the topic says of it."""
     fill(source, "t", 50)

@@ -394,6 +394,19 @@ def test_a_void_hides_rows_only_from_its_own_place_on() -> None:
     assert kinds == {"void"}
 
 
+@pytest.mark.parametrize(("columns", "reasons"), [(COLUMNS, []), ([], [f"the source of {SHARD} sees no such table"])])
+def test_a_table_that_its_source_does_not_see_is_not_read_whole(
+    columns: list[dict[str, Any]], reasons: list[str]
+) -> None:
+    """It is complete without a row, so that stores let go of it. The source may only lack a privilege."""
+    gone = schema(2, columns=columns, primary_key=["id"] if columns else [], cacheable=bool(columns))
+    filled = [event("TableBackfill", 3 + done, table="shop.items", complete=bool(done)) for done in (0, 1)]
+    topology = event("Topology", 1, shards=[SHARD], ancestors=[], succeeded=[])
+    partition = TablePartition("shop.items", 0, {})
+    partition.fold(enumerate([start(), topology, gone, *filled, marker(4)]))
+    assert [(each["_kind"], each["_reason"]) for each in partition.rows()] == [("incomplete", each) for each in reasons]
+
+
 def test_times_are_read_as_utc() -> None:
     """With and without a zone, and as seconds."""
     assert parse_as_of("2023-11-14T22:13:20Z") == parse_as_of("2023-11-14 22:13:20") == AsOf(seconds=1_700_000_000)

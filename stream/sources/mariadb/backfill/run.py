@@ -23,7 +23,7 @@ from stream.sources.mariadb.connection import MariaDBError
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import TableFilter, is_missing
 from stream.sources.status import CURSORS, HOLDERS, PROGRESS, SourceStatus, TableReading
-from stream.wire.events import EVERY_TABLE, Change, DescribeTable, ResumePoint, RowChange, SourceTransaction
+from stream.wire.events import EVERY_TABLE, Change, ResumePoint, RowChange, SourceTransaction
 
 log = structlog.get_logger(__name__)
 
@@ -155,6 +155,8 @@ class Backfill:
         """Table → rows when it was last complete, or more by now."""
         self._look_at = 0.0
         """When a table's pause is over, if all that are left have one."""
+        self._gone_at = 0.0
+        """When to look whether a table is gone of which that was not said; `inf`: not before something is voided."""
         self._annotate()
 
     def begin_epoch(self, point: ResumePoint) -> None:
@@ -167,7 +169,7 @@ class Backfill:
         if self._rereading is not None:
             self._rereading.begin_epoch(point)
         self._annotate()
-        self._is_idle = False
+        self._is_idle, self._gone_at = False, 0.0
 
     def reconnect(self) -> None:
         """The binlog is read with a new connection, perhaps of another server: what was read ahead does not count."""
@@ -187,7 +189,7 @@ class Backfill:
             if self._is_idle:
                 return
         else:
-            self._is_idle, self._look_at = False, 0.0
+            self._is_idle, self._look_at, self._gone_at = False, 0.0, 0.0
         is_lost = self._plan.notice(transaction)
         self._pause(self._plan.lost, VOIDED_S)
         self._plan.lost.clear()
@@ -230,6 +232,8 @@ class Backfill:
         if self._family is not None and self._family.children.is_changed:
             self._family.children.is_changed = self._is_idle = False
             self._look_at = 0.0
+        if self._gone_at < inf and self._gone_at <= self._clock():
+            self._empty(position, timestamp)
         if self._is_idle:
             return False
         if not self._plan.table:
@@ -371,7 +375,6 @@ class Backfill:
         if now < self._look_at:
             return
         described = [self._catalog.description(name) for name in self._catalog.names if self._choice.wants(name)]
-        self._empty(described, position, timestamp)
         ends = self._pause_ends(left_tables(self._plan, described))
         self._keep_held(ends)
         held = self._status.tables_held
@@ -402,15 +405,21 @@ class Backfill:
         self._began_at, self._report_at, self._began_with = now, now + REPORT_EVERY_S, rows
         self._reading.want(Wanted(self._catalog.description(table), after, GtidPosition.parse(position)))
 
-    def _empty(self, described: Iterable[DescribeTable], position: str, timestamp: int) -> None:
-        """Tables that were dropped are whole without a row, so that stores let go of the rows that they had."""
-        complete = self._plan.complete
-        gone = [each.table for each in described if each.table not in complete and is_missing(each)]
-        for table in gone:
+    def _empty(self, position: str, timestamp: int) -> None:
+        """Tables that were dropped are whole without a row, so that stores let go of the rows that they had.
+
+        This does not wait until the table that is read is complete: after a restart the topic tells nothing of them.
+        """
+        names = (name for name in self._catalog.names - self._plan.complete if self._choice.wants(name))
+        gone = self._pause_ends(sorted(name for name in names if is_missing(self._catalog.description(name))))
+        now = self._clock()
+        due = [name for name, end in gone.items() if end <= now]
+        self._gone_at = min((end for end in gone.values() if end > now), default=inf)
+        for table in due:
             for transaction in self._plan.empty(table, position, timestamp):
                 self._publisher.publish(transaction)
             log.info("table is gone", table=table, position=position)
-        if gone:
+        if due:
             self._annotate()
 
     def _unlearnt(self) -> Iterator[str]:
