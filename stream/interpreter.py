@@ -74,8 +74,12 @@ def prepare_to_answer() -> None:
 def raise_open_files() -> int:
     """Raises the number of files that the process may have open to what the system allows it; returns that.
 
-    A shell's, or systemd's, is 1,024 as long as nobody asks for more, and what is allowed is mostly a multiple.
+    A shell's, or systemd's, is 1,024 as long as nobody asks for more, and what is allowed is mostly a multiple. Some
+    systems refuse what they say is allowed: macOS, and Linux if ``fs.nr_open`` was lowered. Then it stays as it is.
     """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    except (ValueError, OSError):
+        return now
     return most

@@ -131,6 +131,18 @@ def _elsewhere(address: str) -> OwnerError:
     )
 
 
+def _reached(address: str, networks: tuple[Network, ...]) -> socket.socket:
+    """A connection to the first address of the name, in the networks, that takes one. Raises ``OSError``."""
+    host, port = parse_address(address)
+    failure: OSError | None = None
+    for place in resolved_within(host, port, networks) if networks else [host]:
+        try:
+            return socket.create_connection((place, port), timeout=CONNECT_TIMEOUT_S)
+        except OSError as error:
+            failure = error
+    raise failure or _elsewhere(address)
+
+
 def _again(error: OwnerError) -> OwnerError:
     """The same for another caller: what is raised gets the caller's frames."""
     return OwnerError(str(error), hint=error.hint, code=error.code)
@@ -267,17 +279,13 @@ class OwnerClient:
 
     async def _open(self) -> _Connection:
         """A new connection, over which the owner has been greeted."""
-        loop = asyncio.get_running_loop()
         try:
             self._secured = self._secured or self._identity.secured()
         except CertificateError as error:
             raise OwnerError(str(error), hint=error.hint, code=error.code) from error
-        name = self._host if self._secured is not None else None
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                _, connection = await loop.create_connection(
-                    _Connection, await self._place(), self._port, ssl=self._secured, server_hostname=name
-                )
+                connection = await self._reach()
         except (OSError, TimeoutError) as error:
             raise _unreachable(self.address, error or "no answer in time") from error
         try:
@@ -293,15 +301,27 @@ class OwnerClient:
         if self._closes != closes:
             raise _unreachable(self.address, "the connection was closed")
 
-    async def _place(self) -> str:
+    async def _reach(self) -> _Connection:
+        """A connection to the first of `_places` that takes one. Raises ``OSError``, of the last one."""
+        loop = asyncio.get_running_loop()
+        name = self._host if self._secured is not None else None
+        failure: OSError | None = None
+        for place in await self._places():
+            try:
+                _, connection = await loop.create_connection(
+                    _Connection, place, self._port, ssl=self._secured, server_hostname=name
+                )
+                return connection
+            except OSError as error:
+                failure = error
+        raise failure or _elsewhere(self.address)
+
+    async def _places(self) -> list[str]:
         """Where to connect to. Announcements name owners, and who may write one could name any machine."""
         networks = self._identity.networks
         if not networks:
-            return self._host
-        found = await resolve_within(asyncio.get_running_loop(), self._host, self._port, networks)
-        if not found:
-            raise _elsewhere(self.address)
-        return found
+            return [self._host]
+        return await resolve_within(asyncio.get_running_loop(), self._host, self._port, networks)
 
     async def _ask(self, connection: _Connection, requests: Sequence[Request], wait_ms: int) -> list[Answer]:
         """The answers to ``requests``, which get their ids here."""
@@ -484,13 +504,10 @@ class OwnerConnection:
         self._last_id = 0
         self._frames = FrameBuffer()
         self._bodies: deque[bytes] = deque()
-        host, port = parse_address(address)
+        host, _ = parse_address(address)
         secured = identity.secured()  # before there is a connection that would have to be closed
         try:
-            place = resolved_within(host, port, identity.networks) if identity.networks else host
-            if not place:
-                raise _elsewhere(address)
-            self._socket = socket.create_connection((place, port), timeout=CONNECT_TIMEOUT_S)
+            self._socket = _reached(address, identity.networks)
             if secured is not None:
                 self._socket = secured.wrap_socket(self._socket, server_hostname=host)
         except OSError as error:

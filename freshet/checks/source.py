@@ -168,9 +168,9 @@ def _replication_grant(connection: Connection, server: ConnectionSettings) -> It
 
 def _log_kept(connection: Connection, server: ConnectionSettings) -> Iterator[Check]:
     """A source that is away for longer than logs are kept begins anew."""
-    names = ("binlog_expire_logs_seconds", "expire_logs_days")  # MariaDB 10.5 has the days alone
+    names = ("binlog_expire_logs_seconds", "expire_logs_days")  # MariaDB 10.5 has the days alone; of both one counts
     found = dict(fetch_all(connection, "SHOW GLOBAL VARIABLES WHERE Variable_name IN (%s, %s)", names))
-    name, unit_s = (names[1], DAY_S) if names[0] not in found and names[1] in found else (names[0], 1)
+    name, unit_s = (names[1], DAY_S) if names[1] in found and not float(found.get(names[0], 0)) else (names[0], 1)
     kept_s = int(float(found.get(name, 0)) * unit_s)
     if kept_s and kept_s < 2 * DAY_S:
         how = "SET PERSIST" if server.product == "MySQL" else "SET GLOBAL"

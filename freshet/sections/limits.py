@@ -15,19 +15,20 @@ if TYPE_CHECKING:
 class LimitsSettings(Section):
     """Of all callers, and of one: a token, or an address where none is asked for. ``rate_per_s`` 0: no rate.
 
-    By default one caller has no more than its part of what is set of all, so that a second one finds room.
-    ``burst``: what may be spent at once after a pause; 0: two seconds' worth.
+    ``in_flight_of_caller``, ``files_of_caller``, ``connections_of_address`` 0: as usual, but no more than its part of
+    what is set of all, so that a second one finds room. ``burst``: what may be spent at once after a pause; 0: two
+    seconds' worth.
     """
 
     in_flight: int = Field(default=512, ge=1, le=100_000)
-    in_flight_of_caller: int = Field(default=256, ge=1, le=100_000)
+    in_flight_of_caller: int = Field(default=0, ge=0, le=100_000)
     streams_of_caller: int = Field(default=256, ge=1, le=100_000)
-    files_of_caller: int = Field(default=32, ge=1, le=10_000)
+    files_of_caller: int = Field(default=0, ge=0, le=10_000)
     rate_per_s: float = Field(default=0.0, ge=0, le=10_000_000)
     burst: float = Field(default=0.0, ge=0, le=100_000_000)
     request_timeout_s: float = Field(default=60.0, ge=1, le=3_600)
     connections: int = Field(default=8_192, ge=1, le=1_000_000)
-    connections_of_address: int = Field(default=4_096, ge=1, le=1_000_000)
+    connections_of_address: int = Field(default=0, ge=0, le=1_000_000)
 
     @property
     def of_caller(self) -> CallerLimits:
@@ -37,9 +38,9 @@ class LimitsSettings(Section):
         return CallerLimits(
             self.rate_per_s,
             self.burst,
-            self._part("in_flight_of_caller", self.in_flight // 2),
+            _part(self.in_flight_of_caller, 256, self.in_flight // 2),
             self.streams_of_caller,
-            self._part("files_of_caller", self.in_flight // 4),  # who reads a file has a request under way
+            _part(self.files_of_caller, 32, self.in_flight // 4),  # who reads a file has a request under way
         )
 
     @property
@@ -47,9 +48,9 @@ class LimitsSettings(Section):
         """As the server takes them."""
         from serving.http.limits import ConnectionLimits
 
-        return ConnectionLimits(self.connections, self._part("connections_of_address", self.connections // 2))
+        return ConnectionLimits(self.connections, _part(self.connections_of_address, 4_096, self.connections // 2))
 
-    def _part(self, name: str, most: int) -> int:
-        """As it is set. By default no more than ``most``: nothing tells a default from one that is written down."""
-        given: int = getattr(self, name)
-        return given if given != type(self).model_fields[name].default else min(given, max(1, most))
+
+def _part(given: int, usual: int, most: int) -> int:
+    """As it is set; else as usual, but no more than ``most``."""
+    return given or min(usual, max(1, most))

@@ -45,14 +45,15 @@ def secrets_of(fields: Mapping[str, FieldInfo]) -> list[str]:
 def without_replaced(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
     """The ``earlier`` of two layers of settings without the secrets that ``later`` gives in the other way.
 
-    Merged they would be ``x`` and ``x_file``, of which nobody could say which one was meant.
+    Merged they would be ``x`` and ``x_file``, of which nobody could say which one was meant. An empty one, as of a
+    variable that a script has not filled, replaces none: the file's would be gone, and a front open to all.
     """
     found: dict[str, Any] = {}
     for key, value in earlier.items():
         instead = later.get(key)
         if isinstance(value, Mapping) and isinstance(instead, Mapping):
             found[key] = without_replaced(value, instead)
-        elif isinstance(value, Mapping) or later.get(_other_way(key)) is None:
+        elif isinstance(value, Mapping) or later.get(_other_way(key)) in (None, ""):
             found[key] = value
     return found
 

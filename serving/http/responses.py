@@ -69,7 +69,7 @@ PAGE_HEADERS: Headers = (
 class Response(NamedTuple):
     """A complete HTTP response. ``why``: of an answer. ``etag``: of what is read, if it can be compared.
 
-    ``from_source``: how many rows, or named things, of it the source was asked for.
+    ``from_source``: how many rows, objects or named things of it the source was asked for.
     """
 
     status: int
@@ -91,8 +91,8 @@ def answer_response(
 ) -> Response:
     """The response that carries ``answer``, with its proof in the headers as well.
 
-    ``asked``: how many rows, or named things, the source was asked for, if it was. ``from_source``: of a batch, whose
-    elements are of both.
+    ``asked``: how many rows, objects or named things the source was asked for, if it was. ``from_source``: of a batch,
+    whose elements are of both.
     """
     headers: Headers = (
         (b"freshet-token", answer.token.encode()),

@@ -188,7 +188,8 @@ async def _objects(front: Front, parameters: Any, wanted: RequestedObjects) -> R
         demand = demand_of_page(demand, wanted.page)
     answer = await front.objects.read(front.table_space(parameters.catalog), wanted, demand)
     is_absent = len(wanted.names) == 1 and not answer.count
-    return answer_response(answer, 404 if is_absent else 200, asked=len(wanted.names))
+    asked = max(len(wanted.names), len(answer.objects))  # a list of names alone is one call
+    return answer_response(answer, 404 if is_absent else 200, asked=asked)
 
 
 async def get_row_description(front: Front, parameters: DescriptionParameters, _: None) -> Response:

@@ -33,19 +33,19 @@ def leads_within(url: str, networks: Iterable[Network]) -> bool:
         return False
 
 
-async def resolve_within(loop: AbstractEventLoop, host: str, port: int, networks: tuple[Network, ...]) -> str:
-    """An IP address of the host in the networks; "" if it has none.
+async def resolve_within(loop: AbstractEventLoop, host: str, port: int, networks: tuple[Network, ...]) -> list[str]:
+    """The IP addresses of the host in the networks, in the order in which they are to be tried.
 
-    The caller connects to this one: a name that is resolved again may lead elsewhere by then. Raises ``OSError``.
+    The caller connects to these: a name that is resolved again may lead elsewhere by then. Raises ``OSError``.
     """
-    return _first_within(await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM), networks)
+    return _within(await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM), networks)
 
 
-def resolved_within(host: str, port: int, networks: tuple[Network, ...]) -> str:
+def resolved_within(host: str, port: int, networks: tuple[Network, ...]) -> list[str]:
     """As `resolve_within`, for who may block."""
-    return _first_within(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), networks)
+    return _within(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), networks)
 
 
-def _first_within(found: Iterable[tuple[Any, ...]], networks: tuple[Network, ...]) -> str:
+def _within(found: Iterable[tuple[Any, ...]], networks: tuple[Network, ...]) -> list[str]:
     addresses = (str(each[4][0]) for each in found)
-    return next((address for address in addresses if is_within(address, networks)), "")
+    return [address for address in addresses if is_within(address, networks)]

@@ -138,12 +138,15 @@ def test_by_default_a_caller_has_half() -> None:
         ({"in_flight": 4_000, "connections": 20_000}, 256, 32, 4_096),
         ({"in_flight": 40, "in_flight_of_caller": 30, "files_of_caller": 31}, 30, 31, 4_096),
         ({"connections": 100, "connections_of_address": 90}, 256, 32, 90),
+        ({"in_flight": 256, "in_flight_of_caller": 256}, 256, 32, 4_096),
+        ({"in_flight": 40, "files_of_caller": 32}, 20, 32, 4_096),
+        ({"connections": 4_096, "connections_of_address": 4_096}, 256, 32, 4_096),
     ],
 )
 def test_of_fewer_places_a_caller_has_half(
     given: dict[str, Any], in_flight: int, files: int, connections: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An operator who lowers only what there is for all leaves none of it to one caller. What is set counts."""
+    """An operator who lowers only what there is for all leaves none to one caller. Any number that is set counts."""
     monkeypatch.chdir(tmp_path)
     limits = load_settings(flags={"serve": {"limits": given}}).serve.limits
     assert (limits.of_caller.in_flight, limits.of_caller.files) == (in_flight, files)
@@ -386,7 +389,11 @@ NAMING: dict[str, tuple[str, str, dict[str, Any]]] = {
     "partitions": ("GET", "/v1/tables/d/t/partitions", {"params": {"names": json.dumps([[each] for each in NAMES])}}),
     "groups": ("GET", "/v1/privileges", {"params": {"user": "ada", "groups": json.dumps(NAMES)}}),
 }
-RANGE: tuple[str, str, dict[str, Any]] = ("GET", "/v1/rows/shop/items", {})
+LISTS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "a range": ("GET", "/v1/rows/shop/items", {}),
+    "partitions by a filter": ("GET", "/v1/tables/d/t/partitions", {"params": {"filter": "a > 1"}}),
+    "all partitions": ("GET", "/v1/tables/d/t/partitions", {}),
+}
 
 
 def spent(request: tuple[str, str, dict[str, Any]], burst: float, code: str = "") -> tuple[list[int], int]:
@@ -412,7 +419,8 @@ def spent(request: tuple[str, str, dict[str, Any]], burst: float, code: str = ""
         callers=CallerLimits(rate_per_s=0.001, burst=burst),
     )
     front.tables = reads(ListsAnswer(**told, txns="", tables=[]))  # type: ignore[arg-type]
-    front.objects = reads(ObjectsAnswer(**told, names=[], objects=[], count=0))  # type: ignore[arg-type]
+    found = [["1"]] * 9, [msgspec.Raw(b"{}")] * 9
+    front.objects = reads(ObjectsAnswer(**told, names=found[0], objects=found[1], count=9))  # type: ignore[arg-type]
     front.privileges = reads((told, {}, []))
     front.ranges = reads(RangeAnswer(**told, rows=[msgspec.Raw(b"{}")] * 9))  # type: ignore[arg-type]
     app, (method, path, options) = make_app(front), request
@@ -424,11 +432,11 @@ def spent(request: tuple[str, str, dict[str, Any]], burst: float, code: str = ""
     return asyncio.run(story()), len(asked)
 
 
-@pytest.mark.parametrize("request_", [*NAMING.values(), RANGE], ids=[*NAMING, "a range"])
+@pytest.mark.parametrize("request_", [*NAMING.values(), *LISTS.values()], ids=[*NAMING, *LISTS])
 def test_each_of_what_a_request_names_is_paid(
     request_: tuple[str, str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nine names, or nine rows of a range, that the source is asked for cost as nine reads past the cache."""
+    """Nine names, rows or partitions that the source is asked for cost as nine reads past the cache."""
     monkeypatch.setattr("serving.http.guard.REFUSAL_S", 0.0)
     assert spent(request_, burst=100) == ([200, 200, 429], 2)  # 90 each: the second is owed
 

@@ -61,10 +61,15 @@ def test_an_owner_elsewhere_is_not_asked(*, blocks: bool) -> None:
 
 @pytest.mark.parametrize(
     ("addresses", "asked"),
-    [(["11.1.1.1", "10.1.2.3"], "10.1.2.3"), (["10.1.2.4", "10.1.2.3"], "10.1.2.4"), (["11.1.1.1"], ""), ([], "")],
+    [
+        (["11.1.1.1", "10.1.2.3"], ["10.1.2.3"]),
+        (["10.1.2.4", "10.1.2.3"], ["10.1.2.4", "10.1.2.3"]),
+        (["11.1.1.1"], []),
+        ([], []),
+    ],
 )
-def test_of_the_addresses_of_a_name_one_within_is_asked(addresses: list[str], asked: str) -> None:
-    """Another one may come first: a machine has one in each of its networks."""
+def test_of_the_addresses_of_a_name_those_within_are_asked(addresses: list[str], asked: list[str]) -> None:
+    """Others may come before them: a machine has one in each of its networks."""
 
     async def getaddrinfo(*_: object, **__: object) -> list[tuple[object, ...]]:
         return [(None, None, None, "", (address, 1)) for address in addresses]
@@ -86,6 +91,39 @@ def test_an_owner_within_is_asked(tmp_path: Path) -> None:
         assert await asyncio.to_thread(connect, client.address.replace("127.0.0.1", "localhost"))
 
     identity = Identity(networks=networks_of(["127.0.0.0/8"]))
+    owner.run(use, identity=identity)
+
+
+def test_an_owner_is_asked_at_each_of_its_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name has one of IPv6 too, which comes first, and nobody listens there: the owner was "not running"."""
+    owner = owner_of(tmp_path)
+    identity = Identity(networks=networks_of(["127.0.0.0/8", "::1"]))
+    resolve = socket.getaddrinfo
+
+    def getaddrinfo(host: Any, port: Any, *more: Any, **named: Any) -> list[Any]:
+        if host != "owner":
+            return resolve(host, port, *more, **named)
+        return [(None, None, None, "", (address, port)) for address in ("::1", "127.0.0.2", "127.0.0.1")]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+    def connect(address: str) -> str:
+        with OwnerConnection(address, identity=identity) as connection:
+            return connection.status().instance
+
+    async def use(client: OwnerClient) -> None:
+        address = client.address.replace("127.0.0.1", "owner")
+        assert await asyncio.to_thread(connect, address)
+        named = OwnerClient(address, identity=identity)
+        try:
+            await named.greet()
+        finally:
+            await named.close()
+        with pytest.raises(OwnerError, match=r"refused|Connect call failed"):
+            await OwnerClient("owner:1", identity=identity).greet()
+        with pytest.raises(OwnerError, match="refused"):
+            await asyncio.to_thread(connect, "owner:1")
+
     owner.run(use, identity=identity)
 
 

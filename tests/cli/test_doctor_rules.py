@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,6 +59,25 @@ def test_a_log_that_is_kept_by_the_day_is_told_as_such(
     [check] = source._log_kept(NOBODY, SERVER)
     assert (check.status, check.found.split(":")[0]) == (status, told)
     assert check.fix == ("SET GLOBAL expire_logs_days = 7" if status == "warning" else "")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "days", "told", "fix"),
+    [
+        (0, 1, "24.0 h", "SET PERSIST expire_logs_days = 7"),
+        (DAY_S, 0, "24.0 h", f"SET PERSIST binlog_expire_logs_seconds = {7 * DAY_S}"),
+        (3 * DAY_S, 0, "3 days", ""),
+        (0, 0, "until somebody purges it", ""),
+    ],
+)
+def test_a_log_of_mysql_is_kept_by_the_setting_that_is_not_nought(
+    seconds: int, days: int, told: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MySQL 8.0 has both: one that removes its log by the day was taken for one that never does."""
+    rows = [("binlog_expire_logs_seconds", str(seconds)), ("expire_logs_days", str(days))]
+    monkeypatch.setattr(source, "fetch_all", lambda *_: rows)
+    [check] = source._log_kept(NOBODY, replace(SERVER, product="MySQL"))
+    assert (check.found.split(":")[0], check.fix) == (told, fix)
 
 
 @pytest.mark.parametrize(

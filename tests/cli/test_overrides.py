@@ -91,6 +91,18 @@ def test_a_secret_that_is_given_later_counts_in_whichever_way(
     assert source.password.get_secret_value() == counts
 
 
+@pytest.mark.parametrize(
+    ("file", "variable"), [("bearer_token_file = 'old'", ""), ("bearer_token = 'old'", "_FILE")], ids=["text", "file"]
+)
+def test_an_empty_variable_takes_no_secret_away(
+    file: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compose's ``${TOKEN:-}`` is empty where nobody has set it: a front would ask nobody for a token any more."""
+    monkeypatch.setenv(f"FRESHET_SERVE__BEARER_TOKEN{variable}", "")
+    with pytest.raises(SettingsError, match="bearer_token and bearer_token_file are both set"):
+        load_settings(with_secret(tmp_path, "", file))
+
+
 def test_a_secret_that_is_given_twice_in_one_place_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows which one was meant. What ends with _file and is no secret's stands beside what it is not of."""
     config = with_secret(tmp_path, "", "locations = {'shop/0' = 'a:1'}")

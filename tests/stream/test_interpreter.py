@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from stream import interpreter
-from stream.interpreter import ROWS_A_SPELL, at_work_on, others_wait
+from stream.interpreter import ROWS_A_SPELL, at_work_on, others_wait, raise_open_files
 
 ROWS = 3 * ROWS_A_SPELL
 
@@ -57,3 +58,17 @@ def test_one_thread_is_at_work_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Non
     finally:
         working.close()
         other.join()
+
+
+@pytest.mark.parametrize("kind", [ValueError, OSError])
+def test_a_system_that_refuses_what_it_allows_keeps_the_open_files_as_they_are(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer or front starts with as many as it has: it ended with a traceback."""
+
+    def refuse(*_: object) -> None:
+        raise kind("not allowed to raise maximum limit")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    assert raise_open_files() == 256
