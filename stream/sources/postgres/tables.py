@@ -104,9 +104,12 @@ def read_tables(connection: Connection, include: TableFilter, publication: str) 
     """All included tables, by ``schema.table``. Raises the driver's errors (see `connection.translated`).
 
     Who alters a table holds its lock until everybody sees what was altered. So the locks are asked for before the
-    snapshot is made: whatever is committed by then is seen, or is locked.
+    snapshot is made: whatever is committed by then is seen, or is locked. A lock that is gone at a second look was left
+    before the snapshot, too.
     """
-    locked = frozenset(name for (name,) in fetch_all(connection, _LOCKED))
+    locked = _locked(connection)
+    if locked:  # for a moment others than who renames a schema write into pg_namespace
+        locked &= _locked(connection)
     with one_snapshot(connection):
         tables = fetch_all(connection, _TABLES, (publication, publication))
         all_columns = fetch_all(connection, _COLUMNS + _IN_ORDER)
@@ -119,6 +122,10 @@ def read_tables(connection: Connection, include: TableFilter, publication: str) 
             info = _table(schema, table, columns.get((schema, table), []), row)
             found[info.name] = replace(info, prefix=include.prefix_of(info.name, len(info.primary_key)))
     return Found(found, locked)
+
+
+def _locked(connection: Connection) -> frozenset[str]:
+    return frozenset(name for (name,) in fetch_all(connection, _LOCKED))
 
 
 def read_table(connection: Connection, schema: str, table: str) -> TableInfo | None:

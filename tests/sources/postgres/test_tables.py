@@ -98,3 +98,22 @@ def test_a_look_that_fails_leaves_its_session_to_be_asked_again(session: Any, mo
         read_tables(session, TableFilter(("shop",)), "p")
     assert not session._is_open
     assert list(read_tables(session, TableFilter(("shop",)), "p").tables) == [GOODS.name]
+
+
+@pytest.mark.parametrize(("second", "left"), [([GOODS.name, PARTS.name], {GOODS.name}), ([PARTS.name], set())])
+def test_a_lock_that_a_second_look_does_not_find_is_none(
+    session: Any, monkeypatch: pytest.MonkeyPatch, second: list[str], left: set[str]
+) -> None:
+    """Each CREATE SCHEMA, GRANT ON SCHEMA and first temporary table voided all tables: they lock pg_namespace briefly.
+
+    Both looks are before the snapshot: what was committed in between is seen.
+    """
+    looks = [[GOODS.name], second]
+
+    def answer(asked: PostgresSession, _: Any) -> list[tuple[Any, ...]]:
+        assert not asked._is_open
+        return [(name,) for name in looks.pop(0)]
+
+    monkeypatch.setitem(sessions._ASKED, tables._LOCKED, answer)
+    assert read_tables(session, TableFilter(("shop",)), "p").locked == left
+    assert looks == []
