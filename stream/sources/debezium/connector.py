@@ -63,9 +63,12 @@ _WANTED_OF_BINLOGS: Final[_Wanted] = (
     ("schema.history.internal.store.only.captured.tables.ddl", ("false",), "false", "leaves out DDL"),
     ("gtid.source.filter.dml.events", ("false",), "false", "leaves out changes"),
 )
+_FLUSH_MODE: Final = "lsn.flush.mode"
+_IDLE_HINT: Final = ", as docs/operating/postgres.md says: one that was idle can't be started again by that alone"
 _WANTED_OF_POSTGRES: Final[_Wanted] = (
     ("plugin.name", ("pgoutput",), "decoderbufs", "reads the log by a plugin that is not known here"),
-    ("lsn.flush.mode", ("connector",), "connector", "does not keep its slot at its own offset"),
+    (_FLUSH_MODE, ("connector",), "connector", "does not keep its slot at its own offset"),
+    ("flush.lsn.source", ("true",), "true", "does not keep its slot at its own offset"),
     (
         "offset.mismatch.strategy",
         ("no_validation", "trust_offset"),
@@ -186,7 +189,8 @@ def checked(name: str, config: Mapping[str, str], server: str) -> Connector:
         if value.lower() not in map(str.lower, allowed):
             raise DebeziumError(
                 f"connector {name} has {setting} = {value or repr('')}, which {effect}",
-                hint=f"set {setting} = {allowed[0]} in the connector's configuration",
+                hint=f"set {setting} = {allowed[0]} in the connector's configuration"
+                + (_IDLE_HINT if setting == _FLUSH_MODE else ""),
                 code="debezium_bad_connector",
             )
     for setting, value in config.items():

@@ -11,8 +11,8 @@ import msgspec
 
 PLACES: Final = "debezium"
 """The annotation in the source's state."""
-_PLAIN_MAX: Final = 4_000
-"""Characters of words that are not compressed. Those of hundreds of topics are, to a third."""
+_PLAIN_MAX: Final = 16_000
+"""Characters of words that are not compressed, so that an older version reads them. Longer ones shrink to a third."""
 _COMPRESSED: Final = "zlib:"
 
 

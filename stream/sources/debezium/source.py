@@ -297,6 +297,7 @@ class DebeziumSource(MariaDBSource):
         if told is None or any(legal(f"{self._from.topic_prefix}.{table}") in new for table in described):
             raise DebeziumError(reason, hint=hint)
         if not self._lacks_room:
+            hint += "; restart it so within the retention.ms of the connector's topics"
             log.warning("old places are kept: a restart reads again from there", reason=reason, hint=hint)
         self._lacks_room = True
 

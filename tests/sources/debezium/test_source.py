@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from stream.kafka.connection import KafkaCluster, KafkaUnreachable
 from stream.sources.debezium.connector import Connector, KafkaConnect
@@ -299,9 +300,12 @@ def test_places_without_room_leave_those_of_before(source: DebeziumSource) -> No
     source._places = Places(5, known)
     [kept], *topics = told, *known
     tables = [topic.removeprefix("pre.") for topic, _ in topics]
-    for described in ((), tables[:1], ["s.without_a_topic"]):
-        source._tell(publisher, described)
+    with capture_logs() as logs:
+        for described in ((), tables[:1], ["s.without_a_topic"]):
+            source._tell(publisher, described)
     assert told == [kept]
+    [warning] = logs
+    assert "within the retention.ms" in warning["hint"]  # later the topics have nothing there any more
     with pytest.raises(DebeziumError, match="600 partitions"):
         source._tell(publisher, tables[-1:])
     source._void_what_follows(source._places)

@@ -146,6 +146,7 @@ def test_a_connector_names_its_slot_and_publication() -> None:
         ("plugin.name", "decoderbufs"),
         ("lsn.flush.mode", "connector_and_driver"),
         ("lsn.flush.mode", "manual"),
+        ("flush.lsn.source", "false"),
         ("offset.mismatch.strategy", "trust_slot"),
         ("offset.mismatch.strategy", "trust_greater_lsn"),
         ("heartbeat.interval.ms", "0"),
@@ -160,6 +161,13 @@ def test_a_connector_that_hides_changes_is_refused(setting: str, value: str) -> 
     """Nothing that it does then can be seen in its messages."""
     with pytest.raises(DebeziumError):
         checked("c", CONFIG | {setting: value}, "PostgreSQL")
+
+
+def test_the_mode_of_a_connector_that_has_run_is_not_changed_by_itself() -> None:
+    """Debezium refuses to start it again for good where its tables were idle: the hint is to read the page first."""
+    with pytest.raises(DebeziumError) as refused:
+        checked("c", CONFIG | {"lsn.flush.mode": "connector_and_driver"}, "PostgreSQL")
+    assert "as docs/operating/postgres.md says" in refused.value.hint
 
 
 def test_a_connector_may_validate_its_offset() -> None:
