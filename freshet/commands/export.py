@@ -132,6 +132,7 @@ def _export_table(
     check_target(to, form)
     base, snapshots = begin
     planned = plan(kafka, keyspace, table, parse_as_of(as_of), str(base or ""), snapshots=snapshots)
+    planned.check_whole()  # before Spark starts
     with spark_session(f"freshet export {table}", spark) as session:
         report = write_table(session, planned, to, form=form, moment=as_of)
     if as_json:

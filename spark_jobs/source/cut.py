@@ -218,7 +218,7 @@ class Survey:
         cut = self.cut
         known = [(place, shard) for shard, place in self.described if shard not in cut or place < cut[shard]]
         if not known and self.as_of.is_now:
-            known = [(place, shard) for shard, place in self.described]  # changes are read as they come
+            known = [(place, shard) for shard, place in self.described]  # for the changes; no row is in yet
         if not known:
             raise AsOfError(
                 f"nothing in the topic describes {self.table} at that moment",
@@ -226,6 +226,11 @@ class Survey:
                 code="table_unknown",
             )
         place, shard = max(known)
+        return self.described[shard, place]
+
+    def last_description(self) -> Description:
+        """The last one that there is, wherever the cut lies: changes are read as they come."""
+        place, shard = max((place, shard) for shard, place in self.described)
         return self.described[shard, place]
 
     def _mark(self, marker: dict[str, Any]) -> None:
@@ -307,10 +312,11 @@ def note_ended(ended: Ended, shards: Iterable[tuple[str, int]]) -> None:
         ended[shard] = max(epoch, ended.get(shard, epoch))
 
 
-def cutter(cut: Cut, reader: PartitionReader) -> Callable[[bytes | None], bytes | None]:
+def cutter(cut: Cut, reader: PartitionReader, *, is_now: bool = False) -> Callable[[bytes | None], bytes | None]:
     """A function that cuts the messages of one partition, given in order; ``b""`` stands for nothing that is left.
 
-    A message that can't be read says no place. It is kept until something was left out.
+    A message that can't be read says no place. It is kept until something was left out; ``is_now``: it is always kept,
+    since another shard may have gone on within the cut, and owners void by it, too.
     """
     is_over = False
 
@@ -319,15 +325,15 @@ def cutter(cut: Cut, reader: PartitionReader) -> Callable[[bytes | None], bytes 
         try:
             name, event = decode_folded(reader, value)
         except CodecError:
-            return b"" if is_over else value
+            return b"" if is_over and not is_now else value
         first = cut.get(event.get("shard", ""))
         if first is None or "ordinal" not in event:
             return value
         if name == "RowFrame" and (event["epoch"], event["ordinal"] + max(event["ordinals"], default=0)) < first:
             return value
         if name != "RowFrame":
-            # a topology has the number of what is before it
-            kept = (event["epoch"], event["ordinal"] + (name == "Topology")) < first
+            # a topology has the number of what is before it; a shard that began after a moment is left out from it on
+            kept = (event["epoch"], event["ordinal"] + (name == "Topology" and not is_now)) < first
             is_over = is_over or not kept
             return value if kept else b""
         count = sum((event["epoch"], event["ordinal"] + each) < first for each in event["ordinals"])

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -35,20 +36,20 @@ class TableSource(DataSource):  # type: ignore[misc]  # PySpark's are not typed 
 
     def schema(self) -> Any:
         """The table's columns as the topic describes them at the moment that is read, after those of each row."""
-        return from_arrow_schema(self.planned().schema())
+        return from_arrow_schema(self._asked().schema())
 
     def reader(self, schema: Any) -> DataSourceReader:
         """Reads the table, or its changes up to the moment."""
-        changes = self.is_of_changes()
-        planned = self.planned().of_changes() if changes else self.planned()
+        planned = self._asked()
         planned.check_whole()
-        return TableReader(planned, schema, changes=changes)
+        return TableReader(planned, schema, changes=self.is_of_changes())
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         """Reads the changes as they come."""
         if self.options.get("asOf"):
             raise AsOfError("a stream has no end: it takes no asOf", hint="leave it out")
-        return ChangeStream(self.planned().of_changes(), schema)
+        columns = self._asked().columns  # those of the schema
+        return ChangeStream(replace(self.planned().of_changes(), columns=columns), schema)
 
     def planned(self) -> Plan:
         """What is read; the topic is asked once.
@@ -65,6 +66,10 @@ class TableSource(DataSource):  # type: ignore[misc]  # PySpark's are not typed 
             place = keyspace, self.options["table"]
             self._planned = plan(self.kafka, *place, as_of, base, snapshots=snapshots, whole=False)
         return self._planned
+
+    def _asked(self) -> Plan:
+        """What the options ask for. They say nothing of a stream: a schema is the same for it."""
+        return self.planned().of_changes() if self.is_of_changes() else self.planned()
 
     def is_of_changes(self) -> bool:
         """Whether changes are read instead of rows."""

@@ -6,6 +6,7 @@ partition, so driver and executors need no directory that they share.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -82,8 +83,8 @@ def _headed(origin: Origin) -> tuple[Origin, Base]:
     return origin, origin.read("")
 
 
-def newest_snapshot(uri: str, keyspace: str, bounds: TopicBounds, as_of: AsOf) -> Heads:
-    """The partitions of the snapshot with the most messages before the moment; empty if there is none.
+def newest_snapshots(uri: str, keyspace: str, bounds: TopicBounds, as_of: AsOf) -> Iterator[Heads]:
+    """The partitions of each snapshot before the moment, first of that with the most messages.
 
     One that is damaged is logged, and so is a place that does not answer: then the topic is read from its start.
     """
@@ -95,14 +96,14 @@ def newest_snapshot(uri: str, keyspace: str, bounds: TopicBounds, as_of: AsOf) -
                 for partition in sorted(bounds.end):
                     heads[partition] = _headed(FromSnapshot(uri, found, snapshot, partition))
                     heads[partition][1].check(as_of)
-                return heads
             except AsOfError:
                 continue  # its clock was past the moment: an older one may do
             except SnapshotError as error:
                 log_refusal(keyspace, partition, error)
+                continue
+            yield heads
     except SnapshotError as error:
         log_refusal(keyspace, partition, error)
-    return {}
 
 
 def _candidates(place: Place, keyspace: str, bounds: TopicBounds, as_of: AsOf) -> list[tuple[Found, Snapshot]]:

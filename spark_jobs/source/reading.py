@@ -13,7 +13,7 @@ from spark_jobs.exporting.columns import table_of
 from spark_jobs.offsets import Beginning, TopicBounds, choose_range, topic_bounds
 from spark_jobs.source.cut import AsOf, AsOfError, Cut, Survey, cutter
 from spark_jobs.source.filters import Used, keeps, only_partition
-from spark_jobs.source.origins import Heads, Origin, newest_snapshot, stores_at
+from spark_jobs.source.origins import Heads, Origin, newest_snapshots, stores_at
 from spark_jobs.source.table import TablePartition
 from stream.kafka.announced import announced_before
 from stream.kafka.connection import KafkaCluster
@@ -35,7 +35,8 @@ class Plan:
 
     ``low``: the first offsets that are retained. ``base``: partition → what its state begins with. ``is_found``: that
     was found, not asked for, so changes are read from the topic's start all the same. ``is_now``: no moment was asked
-    for; ``cut`` is where all partitions can be read to.
+    for; ``cut`` is where all partitions can be read to. ``ahead``: why no rows can begin with the base.
+    ``last_columns``: those of the last description, wherever the cut lies.
     """
 
     kafka: KafkaCluster
@@ -53,6 +54,8 @@ class Plan:
     base: dict[int, Origin] = field(default_factory=dict)
     is_found: bool = False
     is_now: bool = False
+    ahead: str = ""
+    last_columns: dict[str, str] = field(default_factory=dict)
 
     @property
     def topic(self) -> str:
@@ -66,10 +69,16 @@ class Plan:
     def of_changes(self) -> Plan:
         """The same for the changes: they are not in a snapshot that was found, and without a moment all are told."""
         start = dict.fromkeys(self.start, 0) if self.is_found else self.start
-        return replace(self, start=start, cut={} if self.is_now else self.cut)
+        changes = replace(self, start=start, ahead="")
+        return replace(changes, cut={}, columns=self.last_columns) if self.is_now else changes
 
     def check_whole(self) -> None:
-        """Raises `OffsetsError` ``offsets_expired`` if retention has cut what it begins with."""
+        """Raises `AsOfError` ``as_of_ahead`` if the base has more than is read, and `OffsetsError` ``offsets_expired``
+        if retention has cut what it begins with.
+        """
+        if self.ahead:
+            hint = "read it again in some seconds, or give an older base"
+            raise AsOfError(self.ahead, hint=hint, code="as_of_ahead")
         bounds = TopicBounds(self.topic, self.topic_id, self.low, self.end)
         choose_range(bounds, self.end, self.start, Beginning.BASE if any(self.start.values()) else Beginning.TABLE)
 
@@ -99,28 +108,40 @@ def plan(
 ) -> Plan:
     """Reads what the topic says of the table and, if a moment is given, where it lies: the topic once, in this process.
 
-    ``base``: a checkpoint or rebuild that it begins with. Without one, it begins with the newest snapshot before the
-    moment at the place ``snapshots``, if there is one. ``whole``: all from there on must be retained. Else what is
-    retained must describe the table: that does for a stream that goes on. Raises `AsOfError`, `OffsetsError`
-    (``offsets_expired``: what is needed is no longer retained), `RebuildError`.
+    ``base``: a checkpoint or rebuild that it begins with; whoever reads rows asks `Plan.check_whole` whether they can.
+    Without one, it begins with the newest snapshot before the moment at the place ``snapshots`` that rows can begin
+    with, if there is one. ``whole``: all from there on must be retained. Else what is retained must describe the table:
+    that does for a stream that goes on. Raises `AsOfError`, `OffsetsError` (``offsets_expired``: what is needed is no
+    longer retained), `RebuildError`.
     """
     bounds = topic_bounds(kafka, events_topic(kafka, keyspace))
-    heads: Heads = {}
+    draft = Plan(kafka, keyspace, table, bounds.topic_id, bounds.low, {}, bounds.end, {}, (), is_now=as_of.is_now)
+    whole = whole or not as_of.is_now
     if base:
-        heads = stores_at(base, keyspace, bounds)
-    elif snapshots:
-        heads = newest_snapshot(snapshots, keyspace, bounds, as_of)
+        return _plan_from(draft, bounds, as_of, stores_at(base, keyspace, bounds), whole=whole)
+    planned = None
+    for heads in newest_snapshots(snapshots, keyspace, bounds, as_of) if snapshots else ():
+        planned = replace(_plan_from(draft, bounds, as_of, heads, whole=whole), is_found=True)
+        if not planned.ahead:
+            return planned
+    if planned is not None and any(bounds.low.values()):
+        return planned  # it can be read in some seconds, the topic's beginning never again
+    return _plan_from(draft, bounds, as_of, {}, whole=whole)
+
+
+def _plan_from(draft: Plan, bounds: TopicBounds, as_of: AsOf, heads: Heads, *, whole: bool) -> Plan:
+    """As `plan`, with what it begins with."""
     bases = {partition: head for partition, (_, head) in heads.items()}
     starts = {partition: bases[partition].head.offset if partition in bases else 0 for partition in bounds.low}
     retained = {partition: max(low, starts[partition]) for partition, low in bounds.low.items()}
     behind = Beginning.BASE if bases else Beginning.TABLE
-    chosen = choose_range(bounds, None, starts if whole or not as_of.is_now else retained, behind)
-    survey = Survey(table, as_of)
+    chosen = choose_range(bounds, None, starts if whole else retained, behind)
+    survey = Survey(draft.table, as_of)
     for each in bases.values():
         each.check(as_of)
-        for event in each.descriptions(table):
+        for event in each.descriptions(draft.table):
             survey.describe(event)
-    draft = Plan(kafka, keyspace, table, bounds.topic_id, bounds.low, starts, chosen.end, {}, ())
+    draft = replace(draft, start=starts)
     for partition in sorted(chosen.end):
         messages = draft.messages(partition, chosen.start[partition], chosen.end[partition])
         base_here = bases.get(partition)
@@ -131,9 +152,7 @@ def plan(
     except AsOfError:
         draft.check_whole()  # it may lie in what is gone
         raise
-    if as_of.is_now:
-        for each in bases.values():
-            each.check_within(survey.cut)
+    refusals = (each.ahead(survey.cut) for each in bases.values() if as_of.is_now)
     return replace(
         draft,
         columns=known.columns,
@@ -142,15 +161,15 @@ def plan(
         layout=survey.layout,
         cut=survey.cut,
         base={partition: origin for partition, (origin, _) in heads.items()},
-        is_found=bool(heads) and not base,
-        is_now=as_of.is_now,
+        ahead=next(filter(None, refusals), ""),
+        last_columns=survey.last_description().columns,
     )
 
 
 def table_batches(planned: Plan, partition: int, filters: list[Used]) -> Iterator[pa.Table]:
     """The table's rows in a partition at the plan's moment, which pass the filters."""
     base = planned.base[partition].read(planned.table) if partition in planned.base else None
-    state = TablePartition(planned.table, partition, planned.cut, base, planned.prefix)
+    state = TablePartition(planned.table, partition, planned.cut, base, planned.prefix, is_now=planned.is_now)
     state.fold(planned.messages(partition, planned.start[partition], planned.end[partition]))
     yield from _batches(state.rows(), planned, filters)
 

@@ -51,34 +51,32 @@ class Base:
     def check(self, as_of: AsOf) -> None:
         """Raises `AsOfError` ``bad_as_of`` unless all that it holds is known to belong to the moment.
 
-        Now all does, but half of a transaction: unless its shard is over, whose successors publish it again.
+        Now all does that the cut does not leave out (`ahead`): half of a transaction is long whole in the topic.
         """
-        over = self.over()
         for shard, lineage in self.head.lineages.items():
-            is_known = lineage.ordinal <= lineage.watermark_ordinal
-            if as_of.is_now:
-                is_known = is_known or lineage.epoch <= over.get(shard, -1)
-            else:
-                told = lineage.watermark, lineage.watermark_timestamp, lineage.as_of_ms
-                is_known = is_known and as_of.has_all(shard, lineage.epoch, *told)
-            if not is_known:
+            if not as_of.is_now and (
+                lineage.ordinal > lineage.watermark_ordinal
+                or not as_of.has_all(
+                    shard, lineage.epoch, lineage.watermark, lineage.watermark_timestamp, lineage.as_of_ms
+                )
+            ):
                 raise AsOfError(
                     f"the base is not known to be before that moment: of {shard} it has "
                     f"{lineage.watermark or 'no position'} and ordinal {lineage.ordinal}",
                     hint="give an older base, or none",
                 )
 
-    def check_within(self, cut: Cut) -> None:
-        """Raises `AsOfError` ``as_of_ahead`` if it holds what is left out: what it has folded can't be taken back."""
+    def ahead(self, cut: Cut) -> str:
+        """Why no rows begin with it: it holds what is left out, which can't be taken back. Empty if it does not.
+
+        What it has of a shard that is over is in nobody's way: the successors publish it again.
+        """
         over = self.over()
         for shard, lineage in self.head.lineages.items():
-            first = cut.get(shard)
-            if first is not None and (lineage.epoch, lineage.ordinal) >= first and lineage.epoch > over.get(shard, -1):
-                raise AsOfError(
-                    f"the base has more of {shard} than all partitions of the topic can be read to yet",
-                    hint="read it again in some seconds, or give an older base",
-                    code="as_of_ahead",
-                )
+            is_left_out = (lineage.epoch, lineage.ordinal) >= cut.get(shard, (0, 0))
+            if is_left_out and lineage.epoch > over.get(shard, -1):
+                return f"the base has more of {shard} than all partitions of the topic can be read to yet"
+        return ""
 
     def over(self) -> Ended:
         """The shards that others had succeeded by then."""
@@ -116,17 +114,20 @@ class Base:
 class TablePartition:
     """Folds a partition's messages, given in order, and lists the rows of one table.
 
-    ``prefix``: of the table's description. Where shards have ranges, it tells the shard of a key.
+    ``prefix``: of the table's description. Where shards have ranges, it tells the shard of a key. ``is_now``: no moment
+    was asked for.
     """
 
-    def __init__(self, table: str, partition: int, cut: Cut, base: Base | None = None, prefix: int = 0) -> None:
+    def __init__(
+        self, table: str, partition: int, cut: Cut, base: Base | None = None, prefix: int = 0, *, is_now: bool = False
+    ) -> None:
         self._prefix = prefix
         self._mine = f"{table}\0".encode()
         self._table, self._partition = table, partition
         self._entries = dict(base.entries) if base is not None else {}
         head = base.head.copy() if base is not None else Head()
         self._state = PartitionState(head, self._entries.get)
-        self._before = cutter(cut, PartitionReader(base.texts() if base is not None else None))
+        self._before = cutter(cut, PartitionReader(base.texts() if base is not None else None), is_now=is_now)
 
     def fold(self, records: Iterable[tuple[int, bytes | None]]) -> None:
         """Folds (offset, message) pairs up to the cut. Raises `stream.wire.codec.NewerWireError`."""

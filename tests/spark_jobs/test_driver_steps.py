@@ -29,7 +29,7 @@ from spark_jobs.rebuild import _reached
 from spark_jobs.session import signals_deferred
 from spark_jobs.source.cut import AsOf, AsOfError
 from spark_jobs.source.datasource import ChangeStream
-from spark_jobs.source.origins import newest_snapshot
+from spark_jobs.source.origins import newest_snapshots
 from spark_jobs.source.reading import Plan
 from spark_jobs.streaming import Micro
 from stream.kafka.connection import KafkaCluster
@@ -156,8 +156,9 @@ def test_a_snapshot_that_will_not_do_gives_way_to_an_older_one(
     monkeypatch.setattr("spark_jobs.source.origins._candidates", lambda *_: found)
     monkeypatch.setattr("spark_jobs.source.origins._headed", lambda origin: (origin, Head(origin.found.name)))
     bounds = TopicBounds("t", "t1", {0: 0, 1: 0}, {0: 9, 1: 9})
-    heads: Any = newest_snapshot("memory://", "shop", bounds, AsOf(seconds=5))
-    assert {partition: head.name for partition, (_, head) in heads.items()} == {0: "old", 1: "old"}
+    [heads] = newest_snapshots("memory://", "shop", bounds, AsOf(seconds=5))
+    begun: Any = heads
+    assert {partition: head.name for partition, (_, head) in begun.items()} == {0: "old", 1: "old"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -9,7 +9,7 @@ import pytest
 
 from spark_jobs.source import reading
 from spark_jobs.source import table as tables
-from spark_jobs.source.cut import AsOf, AsOfError, parse_as_of
+from spark_jobs.source.cut import AsOf, AsOfError, Survey, parse_as_of
 from spark_jobs.source.table import Base, TablePartition
 from stream.wire.codec import PartitionReader
 from stream.wire.events import VALUE
@@ -30,22 +30,35 @@ def test_a_base_with_rows_behind_its_last_marker_is_refused() -> None:
     told = [start(), schema(2, columns=COLUMNS), frame([(key(1), VALUE, b"{}", 3)]), marker(3, layout=LAYOUT)]
     whole, ahead = Folded(*told), Folded(*told, frame([(key(2), VALUE, b"{}", 4)]))
     moment = parse_as_of(vector(3))
-    for asked in (moment, AsOf()):
-        Base(whole.state.head, whole.entries).check(asked)
-        with pytest.raises(AsOfError) as refused:
-            Base(ahead.state.head, ahead.entries).check(asked)
-        assert refused.value.code == "bad_as_of"
+    Base(whole.state.head, whole.entries).check(moment)
+    with pytest.raises(AsOfError) as refused:
+        Base(ahead.state.head, ahead.entries).check(moment)
+    assert refused.value.code == "bad_as_of"
 
 
 def test_a_base_that_holds_what_is_left_out_is_refused() -> None:
-    """What it has folded of a transaction that another partition's end does not reach can't be taken back."""
+    """What it has folded of a transaction that another partition's end does not reach can't be taken back.
+
+    What no partition has a marker of is left out, too.
+    """
     told = [start(), schema(2, columns=COLUMNS), frame([(key(1), VALUE, b"{}", 3)]), marker(3, layout=LAYOUT)]
     base = Base((folded := Folded(*told)).state.head, folded.entries)
-    base.check_within({SHARD: (1, 4)})
-    for cut in ((1, 3), (0, 0)):
-        with pytest.raises(AsOfError) as refused:
-            base.check_within({SHARD: cut})
-        assert refused.value.code == "as_of_ahead"
+    assert base.ahead({SHARD: (1, 4)}) == ""
+    for cut in ({SHARD: (1, 3)}, {SHARD: (0, 0)}, {}):
+        assert "more of shop/0" in base.ahead(cut)
+
+
+def test_rows_now_may_begin_amid_a_batch_that_is_whole_by_now() -> None:
+    """A checkpoint is made wherever its owner is: as a rule that is behind rows whose marker has not come yet."""
+    told = [start(), schema(2, columns=COLUMNS), frame([(key(1), VALUE, b"{}", 3)]), marker(3, layout=LAYOUT)]
+    folded = Folded(*told, frame([(key(1), VALUE, b"{}", 4)], gtids=[gtid(4)]))
+    base, found = Base(folded.state.head, folded.entries), Survey("shop.items", AsOf())
+    base.check(AsOf())
+    found.read(0, [], base.reached(), base.texts(), base.over())
+    assert base.ahead(found.cut) != ""
+    found = Survey("shop.items", AsOf())
+    found.read(0, [marker(4, sequence=4, layout=LAYOUT)], base.reached(), base.texts(), base.over())
+    assert base.ahead(found.cut) == ""
 
 
 def test_half_a_transaction_of_a_shard_that_is_over_is_in_nobodys_way() -> None:
@@ -55,8 +68,7 @@ def test_half_a_transaction_of_a_shard_that_is_over_is_in_nobodys_way() -> None:
         start(), frame([(key(1), VALUE, b"{}", 3)]), succeeded, start(shard="shop/1"), marker(1, shard="shop/1")
     )
     base = Base(folded.state.head, folded.entries)
-    base.check(AsOf())
-    base.check_within({SHARD: (1, 2), "shop/1": (1, 2)})
+    assert base.ahead({SHARD: (1, 2), "shop/1": (1, 2)}) == ""
 
 
 def test_what_was_announced_is_known_in_all_that_is_folded_later(monkeypatch: pytest.MonkeyPatch) -> None:

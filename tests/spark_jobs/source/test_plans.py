@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from consumers.snapshots.places import Place
+from freshet.commands.export import _export_table
 from spark_jobs.offsets import OffsetsError
+from spark_jobs.session import SparkSettings
 from spark_jobs.source.cut import AsOf, AsOfError, parse_as_of
 from spark_jobs.source.datasource import ChangeStream, TableSource
 from spark_jobs.source.reading import LOOK_BACK, plan
@@ -100,6 +102,63 @@ def test_a_table_now_ends_where_all_partitions_can_be_read_to_and_its_changes_do
     changes = planned.of_changes()
     told = changes_of(changes, 0, [0, changes.end[0]])
     assert [row["name"] for row in told if row["_ordinal"] == 5_000] == ["half"]
+
+
+def halved(made: Shop, filled: TopicInMemory) -> int:
+    """Half of a transaction, which describes the table anew, in the topic; and how many markers a partition has."""
+    half = frame([(key(2), VALUE, b'{"id":2,"name":"half","more":7}', 5_001)], gtids=[gtid(len(made.states))])
+    more = {"name": "more", "kind": "int", "exact": True}
+    described = schema(5_000, columns=[*COLUMNS, more], gtid=gtid(len(made.states)))
+    last = encode("Marker", decode(made.partitions[0][-1])[1] | {"whole": False})
+    for partition, messages in enumerate(([described, half, last], [described, last])):
+        made.partitions[partition] += messages
+        filled.write(partition, messages)
+    return sum(each[:HEADER_SIZE] == last[:HEADER_SIZE] for each in made.partitions[1])
+
+
+def test_changes_and_streams_begin_with_a_base_that_no_rows_begin_with(
+    shop: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have no cut, so a base amid a transaction is in nobody's way. For rows it is refused before Spark starts."""
+    made, filled = shop
+    base = tmp_path / "base"
+    snapshot(made, filled, Place((tmp_path / "kept").as_uri()), halved(made, filled), base)
+    # the half is behind the base's offset once more, since the topic has the end of the history twice
+    filled.write(0, [frame([(key(2), VALUE, b'{"id":2,"name":"other","more":8}', 5_002)], gtids=[gtid(99)])])
+    bound: Any = type("Bound", (TableSource,), {"kafka": filled.kafka})
+    options = {"keyspace": "shop", "table": TABLE, "base": str(base)}
+    changes = bound({**options, "changes": "true"})
+    assert [each.name for each in changes.schema()][-3:] == ["id", "name", "more"]
+    reader = changes.reader(changes.schema())
+    [told] = [batch.to_pylist() for batch in reader.read(reader.partitions()[0])]
+    assert [(row["name"], row["more"]) for row in told if row["_key"]] == [("half", 7), ("other", 8)]
+    for more in ({}, {"changes": "true"}):
+        source = bound({**options, **more})
+        stream = source.streamReader(source.schema())
+        begun = stream.initialOffset()
+        [new] = [each for each in stream.partitions(begun, stream.latestOffset(begun, None)) if each.value[0] == 0]
+        [told] = [batch.to_pylist() for batch in stream.read(new)]
+        assert [row["name"] for row in told if row["_key"]] == ["half", "other"]
+    with pytest.raises(AsOfError) as refused:
+        bound(options).reader(bound(options).schema())
+    assert refused.value.code == "as_of_ahead"
+    monkeypatch.setattr("spark_jobs.session.spark_session", None)
+    place, spark = ("shop", TABLE, "parquet"), SparkSettings()
+    with pytest.raises(AsOfError) as refused:
+        _export_table(filled.kafka, place, "", (base, ""), tmp_path / "out", spark, as_json=True)
+    assert refused.value.code == "as_of_ahead"
+
+
+def test_a_snapshot_that_has_too_much_is_told_of_where_the_topics_beginning_is_gone(shop: Made, tmp_path: Path) -> None:
+    """It can be read from in some seconds; of retention nothing has to be said."""
+    made, filled = shop
+    uri = (tmp_path / "snapshots").as_uri()
+    kept, _ = snapshot(made, filled, Place(uri), halved(made, filled), tmp_path / "new")
+    for partition, offset in kept.offsets.items():
+        filled.delete_before(partition, offset)
+    with pytest.raises(AsOfError) as refused:
+        plan(filled.kafka, "shop", TABLE, AsOf(), snapshots=uri).check_whole()
+    assert refused.value.code == "as_of_ahead"
 
 
 def test_a_base_of_another_topic_is_refused(shop: Made, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def rows(messages: list[bytes], as_of: AsOf, base: Folded | None = None) -> dict
     for described in held.descriptions("shop.items") if held is not None else ():
         survey.describe(described)
     survey.read(0, messages, *((held.reached(), held.texts(), held.over()) if held is not None else ()))
-    partition = TablePartition("shop.items", 0, survey.cut, held, survey.description().prefix)
+    partition = TablePartition("shop.items", 0, survey.cut, held, survey.description().prefix, is_now=as_of.is_now)
     first = held.head.offset if held is not None else 0
     partition.fold(enumerate(messages, first))
     found = [each for each in partition.rows() if each["_kind"] != "incomplete"]
@@ -119,3 +119,39 @@ def test_a_shard_that_goes_on_is_waited_for(messages: list[bytes]) -> None:
     with pytest.raises(AsOfError) as refused:
         rows(messages, AsOf(seconds=SPLIT + 150))
     assert refused.value.code == "as_of_ahead"
+
+
+QUIET, BUSY = "shop/0", "shop/1"
+BOTH = topology(QUIET, BUSY, shard=QUIET, ordinal=3)
+"""What the quiet shard declares again, behind all that it has."""
+
+
+def written(shard: str, number: int, ordinal: int) -> bytes:
+    """A row that has its number as a name."""
+    return frame([(key(number), VALUE, b'{"id":%d,"name":"%d"}' % (number, number), ordinal)], shard=shard)
+
+
+OF_QUIET = [start(), schema(2, columns=COLUMNS), written(QUIET, 1, 3), marker(3, layout=LAYOUT)]
+OF_BUSY = [
+    topology(QUIET, BUSY, shard=BUSY, ordinal=0),
+    start(shard=BUSY),
+    written(BUSY, 2, 2),
+    marker(2, shard=BUSY, layout=LAYOUT),
+]
+
+
+def test_a_shard_that_a_quiet_one_declared_is_no_stranger_now() -> None:
+    """The source was started again for a second shard, and has published nothing since: its rows would be void."""
+    known = {named(number): ("value", str(number)) for number in (1, 2)}
+    assert rows([*OF_QUIET, BOTH, marker(3, layout=LAYOUT), *OF_BUSY], AsOf()) == known
+
+
+@pytest.mark.parametrize("said_again", [BOTH, written(QUIET, 3, 4)], ids=["quiet", "amid"])
+def test_what_can_not_be_read_now_makes_rows_void_whatever_another_shard_said(said_again: bytes) -> None:
+    """An owner voids by it. The change that it was would be lost without a word, and the row be read as it was before.
+
+    The other shard declares itself again while it is quiet, or is amid a transaction.
+    """
+    begun = [topology(QUIET, BUSY, shard=QUIET, ordinal=0), *OF_QUIET, *OF_BUSY]
+    unread = [said_again, b"\x00junk", marker(2, shard=BUSY, layout=LAYOUT)]
+    assert rows([*begun, *unread], AsOf()) == {named(number): ("void", None) for number in (1, 2)}
