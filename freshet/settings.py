@@ -90,6 +90,13 @@ class KafkaSettings(Section):
         return KafkaCluster(self.bootstrap, self.extra | read, self.prefix, self.replication_factor).check()
 
 
+def _directory(value: object) -> object:
+    """Refuses an address: of ``s3://bucket`` a path makes ``s3:/bucket``, below the present directory."""
+    if "://" in str(value):
+        raise ValueError("must be a directory of this machine, not an address")
+    return value
+
+
 LEARNT: Final = "schema"
 """In place of an index: those of the source's tables."""
 
@@ -361,7 +368,7 @@ class Settings(BaseSettings):
         enable_decoding=False,  # lists and objects in text are read by split_list and parse_object, with our errors
     )
 
-    data_dir: Path = Path(".freshet")
+    data_dir: Annotated[Path, BeforeValidator(_directory)] = Path(".freshet")
     zone: str = Field(default="", max_length=100)
     kafka: KafkaSettings = KafkaSettings()
     keyspaces: Annotated[dict[Name, KeyspaceSettings], Json] = Field(default_factory=dict, max_length=1_000)

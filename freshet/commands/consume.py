@@ -21,6 +21,7 @@ from freshet.access.reloading import following_owner_access, owner_access
 from freshet.indexes import indexes_to_keep
 from freshet.settings import Settings, config_in_use, load_settings
 from freshet.settings_errors import SettingsError, unknown_keyspace
+from freshet.snapshots import no_address
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +31,9 @@ def command(
         list[str] | None,
         typer.Option("--keyspace", help="Keyspace to consume; repeatable. Default: all."),
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where the stores are.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where the stores are.", metavar="DIR", parser=no_address)
+    ] = None,
     bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
     group: Annotated[str | None, typer.Option(help="Consumer group that shares the partitions.")] = None,
     owner_host: Annotated[str | None, typer.Option(help="Address to answer on.")] = None,

@@ -15,12 +15,16 @@ from freshet.commands.consume import consumption_settings, owner_settings
 from freshet.commands.serve import open_front, run_server
 from freshet.settings import Settings, load_settings
 from freshet.settings_errors import SettingsError
+from freshet.snapshots import no_address
 
 log = structlog.get_logger(__name__)
 
 
 def command(
-    data_dir: Annotated[Path | None, typer.Option(help="Where the stores are; each node has its own.")] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Where the stores are; each node has its own.", metavar="DIR", parser=no_address),
+    ] = None,
     bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
     group: Annotated[str | None, typer.Option(help="Consumer group that shares the partitions.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to serve on; only loopback needs no token.")] = None,

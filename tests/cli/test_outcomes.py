@@ -299,6 +299,8 @@ def test_no_place_is_a_place_too(words: list[str], place: str, monkeypatch: pyte
         ["export", "shop", "--to", "s3://bucket/x"],
         ["export", "shop", "--to", "out", "--table", "shop.t", "--base", "s3://bucket/x"],
         ["log", "shop", "--to", "s3://bucket/x"],
+        ["consume", "--data-dir", "s3://bucket/x"],
+        ["node", "--data-dir", "s3://bucket/x"],
     ],
 )
 def test_an_address_is_no_directory(

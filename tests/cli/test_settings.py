@@ -207,6 +207,7 @@ def test_a_shard_is_named_after_its_keyspace() -> None:
     ("text", "key"),
     [
         ("[serve]\nport = 65536", "serve.port"),
+        ("data_dir = 's3://bucket/x'", "data_dir: must be a directory of this machine, not an address"),
         ("[keyspaces.a]\npartitions = 0", "keyspaces.a.partitions"),
         ("[keyspaces.a]\npartitions = 1025", "keyspaces.a.partitions"),
         ("[keyspaces.a]\nretention_ms = 1000", "keyspaces.a.retention_ms"),
