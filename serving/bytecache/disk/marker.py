@@ -94,7 +94,7 @@ def prepared(place: Path, keys: Sequence[str], shards: int, quota: int, *, anew:
         marker = new_marker(fitting, max(1_024, min(SLOTS_MAX, total // BLOCK // fitting)))
         _check_holes(place)
     missing = [name for name in keys if name not in marker.keys]
-    if len(marker.keys) + len(missing) > KEYS_MAX:
+    if not set(keys).issubset([*marker.keys, *missing][:KEYS_MAX]):  # no head can name it
         raise ByteCacheError("bytes_dir_denied", f"cannot use {place}: it has had {len(marker.keys)} keys, delete it")
     if missing or not path.exists():
         marker = msgspec.structs.replace(marker, keys=[*marker.keys, *missing])

@@ -206,7 +206,7 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
             known = place.known(name, self._read_options.deadline_s / 2) if place is not None else None
             if known is not None and self._read_options.bare(known.version) is not None:
                 return {"name": stripped, "size": known.size, "type": "file"}
-        return self.fs.info(stripped, **kwargs)  # type: ignore[no-any-return]
+        return self._remote.info(stripped, **kwargs)
 
     def hosts_of(self, path: str) -> list[list[str]]:
         """For each split of the file: the option ``hosts``, the one that shall read it first."""
@@ -222,7 +222,7 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
 
     def exists(self, path: str, **_: Any) -> bool:
         """As the store says."""
-        return bool(self.fs.exists(self._strip_protocol(path)))
+        return self._remote.exists(self._strip_protocol(path))
 
     def isdir(self, path: str) -> bool:
         """As the store says."""
@@ -230,7 +230,7 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
 
     def isfile(self, path: str) -> bool:
         """As the store says."""
-        return bool(self.fs.isfile(self._strip_protocol(path)))
+        return self._remote.isfile(self._strip_protocol(path))
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         """Writes a file."""

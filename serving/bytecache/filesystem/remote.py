@@ -56,14 +56,27 @@ class Remote:
     def identity(self, path: str, timeout_s: float | None = None) -> Identity:
         """Asks the store itself, not a listing that was kept. Raises ``IsADirectoryError``, and the store's errors."""
         if self._can_refresh:
-            return self.identity_of(path, self._call(timeout_s, self._fs.info, path, refresh=True))
+            return self.identity_of(path, self.info(path, timeout_s, refresh=True))
         self._fs.invalidate_cache(self._fs._parent(path))
+        return self.identity_of(path, self.info(path, timeout_s))
+
+    def info(self, path: str, timeout_s: float | None = None, **given: Any) -> dict[str, Any]:
+        """As the store says. Raises its errors."""
+        return self._call(timeout_s, self._fs.info, path, **given)  # type: ignore[no-any-return]
+
+    def exists(self, path: str) -> bool:
+        """As the store says. Raises the errors of an HTTP server, which fsspec's client takes for a missing file."""
+        if not self._is_web:
+            return bool(self._fs.exists(path))
         try:
-            return self.identity_of(path, self._call(timeout_s, self._fs.info, path))
-        except FileNotFoundError as error:
-            if self._is_web and (failure := failure_of(error)) is not None:
-                raise failure from None
-            raise
+            self.info(path)
+        except (FileNotFoundError, ValueError):  # the latter: it is no URL
+            return False
+        return True
+
+    def isfile(self, path: str) -> bool:
+        """As `exists`: all that an HTTP server has are files."""
+        return self.exists(path) if self._is_web else bool(self._fs.isfile(path))
 
     def identity_of(self, path: str, info: Mapping[str, Any]) -> Identity:
         """Of what the store said about a file."""
@@ -102,6 +115,8 @@ class Remote:
 
     def cat_file(self, path: str, start: int | None, end: int | None) -> bytes:
         """A part of a file of unknown length, or all of it; negative places count from the end. As `fetch`."""
+        if end is not None and (end in (0, start) or 0 < end < (start or 0)):  # no ``Range`` of HTTP's is empty
+            return b""
         if self._is_web and not (start is None and end is None):
             return self._web_parts(None, path, [(start, end)])[0]
         return self._fs.cat_file(path, start=start, end=end)  # type: ignore[no-any-return]
@@ -113,7 +128,7 @@ class Remote:
         return self._call(timeout_s, sync, web.loop, parts, web, _inmost_path(self._fs, path), ranges)  # type: ignore[no-any-return]
 
     def _call(self, timeout_s: float | None, method: Callable[..., Any], *args: Any, **given: Any) -> Any:
-        """Of the store. Raises ``TimeoutError``."""
+        """Of the store. Raises ``TimeoutError``, and its errors."""
         late = "the store did not answer within the read's deadline"
         if timeout_s is not None and timeout_s <= 0:  # fsspec takes it for: without a limit
             raise TimeoutError(late)
@@ -123,6 +138,10 @@ class Remote:
             return method(*args, **given)
         except FSTimeoutError as error:
             raise TimeoutError(late) from error
+        except FileNotFoundError as error:
+            if self._is_web and (failure := failure_of(error)) is not None:
+                raise failure from None
+            raise
 
     def _read(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
         """By one open file, past fsspec's buffer: that reads megabytes ahead for each range (WebHDFS, SFTP)."""

@@ -60,6 +60,7 @@ class Joined:
         self._waited_until = 0.0
         """So long readers wait for `_opening`."""
         self._failed: OSError | None = None
+        """Why the directory is not used; None: it is, or nobody has tried."""
         self._held: int | None = None
         """The lock, while the directory is being opened."""
         if at_once:
@@ -317,7 +318,7 @@ class Joined:
                 time.sleep(pause)
                 pause = min(2 * pause, 0.1)
             else:
-                self._inner, self.flights = attached, attached.flights
+                self._inner, self.flights, self._failed = attached, attached.flights, None
                 self._reserve_again(attached)
                 return
 
@@ -334,7 +335,7 @@ class Joined:
             except BaseException:
                 owned.directory.close()
                 raise
-            self._inner, self.flights = owned, owned.flights
+            self._inner, self.flights, self._failed = owned, owned.flights, None
         finally:
             self._held = None
         self._reserve_again(owned)

@@ -113,7 +113,10 @@ def test_a_key_of_each_process_does_not_use_up_the_names_of_keys(tmp_path: Path)
 
 
 def test_a_directory_that_has_had_too_many_keys_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A head that can't name the key can't be written, and nobody heard of it. A key of the process begins anew."""
+    """A head that can't name the key can't be written, and nobody heard of it. A key of the process begins anew.
+
+    One that has had even more, as of an earlier version, is used on with a key that a head can name, or with none.
+    """
     monkeypatch.setattr("serving.bytecache.disk.marker.KEYS_MAX", 2)
     for number in range(3):
         (tmp_path / "key").write_text(f"{number:064x}")
@@ -122,6 +125,13 @@ def test_a_directory_that_has_had_too_many_keys_is_refused(tmp_path: Path, monke
     with pytest.raises(ByteCacheError, match="has had 2 keys") as refused:
         open_directory(tmp_path / "cache", key_file=str(tmp_path / "key"))
     assert refused.value.code == "bytes_dir_denied"
+    monkeypatch.setattr("serving.bytecache.disk.marker.KEYS_MAX", 1)
+    open_directory(tmp_path / "cache").close()
+    (tmp_path / "key").write_text(f"{0:064x}")
+    open_directory(tmp_path / "cache", key_file=str(tmp_path / "key")).close()
+    (tmp_path / "key").write_text(f"{1:064x}")
+    with pytest.raises(ByteCacheError, match="has had 2 keys"):
+        open_directory(tmp_path / "cache", key_file=str(tmp_path / "key"))
     directory = open_directory(tmp_path / "cache", key_file="ephemeral")
     stored(directory, "a", b"a" * 5_000)
     directory.close()

@@ -228,7 +228,10 @@ def test_who_starts_beside_a_stopped_owner_reads_past_the_directory(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """One process that stands still must not make every later one fail. A warning says why; commands are refused."""
+    """One process that stands still must not make every later one fail. Commands are refused.
+
+    A warning says why, each time that it begins.
+    """
     store.put("a", b"x" * MIB)
     readers.append(owner := Reader(store, tmp_path / "cache"))
     options = DirectoryOptions(quota=64 << 20)
@@ -248,6 +251,10 @@ def test_who_starts_beside_a_stopped_owner_reads_past_the_directory(
     fetched = store.bytes_asked
     assert cache.read(cache.open(store, "a"), 0, MIB) == b"x" * MIB
     assert store.bytes_asked == fetched
+    caplog.clear()
+    with stopped(owner, monkeypatch):
+        assert place.describe(files=False) is None
+        eventually(lambda: "owner that does not answer" in caplog.text, what="a warning")
     place.close()
 
 

@@ -107,9 +107,10 @@ def test_a_server_that_fails_is_no_missing_file(
     """Whoever is told that a file does not exist goes on without it: a table without one of its files."""
     assert fs.cat_file(server.url, 0, 3) == b"111"
     server.status = status
-    with pytest.raises(aiohttp.ClientResponseError) as failed:
-        fs.cat_file(server.url)
-    assert failed.value.status == status
+    for ask in (fs.cat_file, fs.info, fs.exists, fs.isfile, fs.ls):
+        with pytest.raises(aiohttp.ClientResponseError) as failed:
+            ask(server.url)
+        assert failed.value.status == status
     assert refused(files, server.url) == "source_failed"
 
 
@@ -117,10 +118,15 @@ def test_a_server_that_fails_is_no_missing_file(
 def test_a_file_that_a_server_does_not_have_is_not_found(
     fs: FreshetFileSystem, files: Files, server: WebServer, status: int
 ) -> None:
-    """As of any store."""
+    """As of any store. What is no URL is not there either."""
+    for url in (server.url, "no URL"):
+        assert fs.exists(url) is fs.isfile(url) is (url == server.url)
     server.status = status
-    with pytest.raises(FileNotFoundError):
-        fs.cat_file(server.url)
+    for ask in (fs.cat_file, fs.info):
+        with pytest.raises(FileNotFoundError):
+            ask(server.url)
+    assert not fs.exists(server.url)
+    assert not fs.isfile(server.url)
     assert refused(files, server.url) == "file_not_found"
 
 
@@ -130,11 +136,14 @@ def test_a_server_that_is_away_or_silent_is_no_missing_file(tmp_path: Path, file
     dirs = (f"{tmp_path}/cache:64MiB",)
     hasty = FreshetFileSystem(target_protocol="http", target_options=client, dirs=dirs, skip_instance_cache=True)
     server.silent = True
-    with pytest.raises(TimeoutError):
-        hasty.cat_file(server.url)
+    asks = (hasty.cat_file, hasty.info, hasty.exists, hasty.isfile)
+    for ask in asks:
+        with pytest.raises(TimeoutError):
+            ask(server.url)
     server.end()
-    with pytest.raises(ConnectionError):
-        hasty.cat_file(server.url)
+    for ask in asks:
+        with pytest.raises(ConnectionError):
+            ask(server.url)
     assert refused(files, server.url) == "source_unreachable"
 
 
@@ -193,5 +202,7 @@ def test_a_part_of_a_file_of_unknown_length_is_never_the_whole(
         else:
             with pytest.raises(ByteCacheError, match="ignores ranges"):
                 fs.cat_file(server.url, start, end)
+    for first, last in ((None, 0), (5, 5), (0, 0), (-5, 0), (-5, -5), (10, 5)):
+        assert fs.cat_file(server.url, first, last) == b""
     [found] = fs.cat_ranges([server.url], [1_000], [1_010])
     assert found == server.data[1_000:1_010] if has_ranges else isinstance(found, ByteCacheError)
