@@ -399,6 +399,9 @@ class DebeziumReader:
         """Whether who begins again at ``places`` voids what is void by now, and all else with it."""
         return False
 
+    def note_storage(self) -> None:
+        """Let ``places`` say what `would_void` is about. Tell it then: nobody would ask for that again."""
+
     def note_places(self) -> None:
         """Bring ``places`` up to date with what is published."""
         self._places.offsets = self._starts()

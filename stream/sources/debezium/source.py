@@ -269,6 +269,7 @@ class DebeziumSource(MariaDBSource):
             return
         if time.monotonic() >= self._annotate_at or reader.would_void:
             reader.note_places()
+            reader.note_storage()
             self._tell(publisher)
 
     def _tell(self, publisher: PublisherLike, described: Collection[str] = ()) -> None:

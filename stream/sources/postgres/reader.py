@@ -45,6 +45,9 @@ class PostgresReader(DebeziumReader):
         """Bring ``places`` up to date with what is published."""
         super().note_places()
         self._places.told = self._told
+
+    def note_storage(self) -> None:
+        """As in `DebeziumReader`."""
         if self.would_void:
             self._places.storage = self._schema.storage
 

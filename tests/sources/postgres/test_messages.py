@@ -179,12 +179,16 @@ def test_a_connector_may_validate_its_offset() -> None:
 def test_what_rows_are_stored_in_is_noted_once_what_was_rewritten_is_void(
     announced: dict[str, str], unsaid: bool, noted: int
 ) -> None:
-    """A source that is killed before that finds by it what somebody has rewritten."""
+    """A source that is killed before that finds by it what somebody has rewritten. A look, which tells nobody, notes
+    nothing of it: else who is killed soon after would void every table.
+    """
     schema: Any = SimpleNamespace(storage=5, has_unsaid=unsaid)
     places, topics = Places(1), SimpleNamespace(reached={})
     reader = PostgresReader(topics, schema, "Postgres/1:0/10", places, "PostgreSQL", 1 << 20)
     reader._maps.announced.update(announced)
     reader.note_places()
+    assert (places.storage, reader.would_void) == (0, noted > 0)
+    reader.note_storage()
     assert places.storage == noted
 
 
