@@ -49,6 +49,8 @@ class Declarations:
         self._reader = PartitionReader()
         """A newer version may have written here before this one."""
         self._said: dict[str, dict[str, bytes]] = {kind: {} for kind in KINDS}
+        self._gone: set[str] = set()
+        """Tables that are not there. That such a one is complete is said once, or names would pile up."""
 
     def __len__(self) -> int:
         return sum(map(len, self._said.values()))
@@ -96,6 +98,7 @@ class Declarations:
         match name:
             case "TableSchema":
                 _keep(said, record["table"], value, is_kept=bool(record["columns"]))
+                (self._gone.discard if record["columns"] else self._gone.add)(record["table"])
             case "NameBinding":
                 if record["previous_name"]:
                     self._forget_binding(record["previous_name"], record["table_id"])
@@ -107,13 +110,10 @@ class Declarations:
                     del tables[table]
                 self._forget_backfill(EVERY_TABLE)
             case "TableBackfill":
-                # One that is not described is gone: whoever has folded this knows it, and nobody else need.
-                _keep(
-                    said,
-                    record["table"],
-                    value,
-                    is_kept=record["complete"] and record["table"] in self._said["TableSchema"],
-                )
+                is_complete, is_gone = record["complete"], record["table"] in self._gone
+                _keep(said, record["table"], value, is_kept=is_complete and not is_gone)
+                if is_complete:
+                    self._gone.discard(record["table"])
             case "SchemaText":
                 said[record["fingerprint"].hex()] = value
             case "Topology":
