@@ -38,7 +38,7 @@ from freshet.sections.sources import (
     WorkloadSourceSettings,
 )
 from freshet.sections.tracing import TracingSettings
-from freshet.sections.values import Host, Json, Name, Names, Port, Section, Shard
+from freshet.sections.values import Host, Json, Name, Names, Port, Section, Shard, is_address
 from freshet.settings_errors import (
     SettingsError,
     from_validation,
@@ -92,7 +92,7 @@ class KafkaSettings(Section):
 
 def _directory(value: object) -> object:
     """Refuses an address: of ``s3://bucket`` a path makes ``s3:/bucket``, below the present directory."""
-    if "://" in str(value):
+    if is_address(str(value)):
         raise ValueError("must be a directory of this machine, not an address")
     return value
 

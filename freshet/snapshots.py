@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 import typer
 
+from freshet.sections.values import is_address
 from freshet.settings import Settings
 from freshet.settings_errors import SettingsError
 
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
     from stream.kafka.connection import KafkaCluster
 
 log = structlog.get_logger(__name__)
-
-
-def is_address(text: str) -> bool:
-    """Whether ``text`` names a place of snapshots (``s3://…``, ``file:///…``) and no directory."""
-    return "://" in text
 
 
 def no_address(text: str) -> Path:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from freshet.keyspaces import AsArgument, AsOption, explain_unknown_keyspace, one_keyspace
+from freshet.sections.values import is_address
 from freshet.settings import load_settings
-from freshet.snapshots import Needed, base_directory, base_stores, clear_useless, is_address, work_directory
+from freshet.snapshots import Needed, base_directory, base_stores, clear_useless, work_directory
 from freshet.spark import spark_settings
 
 if TYPE_CHECKING:

@@ -11,6 +11,11 @@ from freshet.sections.secrets import from_files, names, secrets_of
 from freshet.settings_errors import parse_object, split_list
 
 
+def is_address(text: str) -> bool:
+    """Whether ``text`` names a place of files (``s3://…``, ``file:///…``) and no directory."""
+    return "://" in text
+
+
 def _http_url(text: str) -> str:
     """Raises ``ValueError``, which does not repeat the text: it may have a password."""
     if len(text) > 1_000 or not re.fullmatch(r"(https?://[^\s/@?#]+(/[^\s@?#]*)?)?", text):
