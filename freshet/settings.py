@@ -37,6 +37,7 @@ from freshet.sections.sources import (
     SourceSettings,
     WorkloadSourceSettings,
 )
+from freshet.sections.thrift import ThriftSettings
 from freshet.sections.tracing import TracingSettings
 from freshet.sections.values import Host, Json, Name, Names, Port, Section, Shard, is_address
 from freshet.settings_errors import (
@@ -283,6 +284,7 @@ class ServeSettings(Section):
     ``tokens``: who may ask; ``bearer_token``: one secret that may do everything, as before there were tokens. ``tls``:
     with ``ca`` a client may show a certificate. ``plain``: it may listen beyond loopback without TLS.
     ``hosts``: names by which a front without tokens may be asked. ``limits``: what one caller may take.
+    ``thrift``: keyspaces of metastores that engines may ask here as they ask the metastore.
     """
 
     host: Host = "127.0.0.1"
@@ -299,6 +301,7 @@ class ServeSettings(Section):
     dead_letter_buttons: bool = False
     locations: Annotated[dict[str, Annotated[str, Field(pattern=r"^.+:\d{1,5}$")]], Json] = Field(default_factory=dict)
     locations_file: Path | None = None
+    thrift: Annotated[dict[str, ThriftSettings], Json] = Field(default_factory=dict, max_length=100)
     announced: Annotated[str, Field(pattern=r"^(https?://[^\s/]+)?$", max_length=300)] = ""
 
     @property

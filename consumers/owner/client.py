@@ -441,9 +441,21 @@ class OwnerClient:
         vector: str = "",
         max_wait_ms: int = 0,
         not_before_ms: int = 0,
+        *,
+        as_struct: bool = False,
     ) -> OwnerTable:
         """What is known of a catalog table."""
-        request = GetTable(0, keyspace, name, write_ids, table_id, vector, max_wait_ms, not_before_ms=not_before_ms)
+        request = GetTable(
+            0,
+            keyspace,
+            name,
+            write_ids,
+            table_id,
+            vector,
+            max_wait_ms,
+            not_before_ms=not_before_ms,
+            as_struct=as_struct,
+        )
         return _expect(await self.request(request, max_wait_ms), OwnerTable)
 
     async def get_objects(self, wanted: GetObjects) -> OwnerObjects:

@@ -140,6 +140,9 @@ class GetTable(Message, tag="get_table"):
     trace: str = ""
     not_before_ms: int = 0
     """As in `Get`, like ``trace``."""
+    as_struct: bool = False
+    """The answer has the table as Thrift, and no JSON. A list without an id is of the table that has the name: whoever
+    asks so demands the end of the source's log, where the name is."""
 
 
 class GetObjects(Message, tag="get_objects"):
@@ -169,6 +172,8 @@ class GetObjects(Message, tag="get_objects"):
     trace: str = ""
     not_before_ms: int = 0
     """As in `Get`, like ``trace``."""
+    as_struct: bool = False
+    """As in `GetTable`."""
 
 
 class Wait(Message, tag="wait"):
@@ -357,6 +362,8 @@ class OwnerTable(Message, tag="table"):
     name: str = ""
     """What the table is called, of one that was asked by id."""
     as_of_ms: int = 0
+    struct: bytes | None = None
+    """The table as Thrift, if it was asked for and is known: a fill has none."""
 
 
 class OwnerObjects(Message, tag="objects"):
@@ -389,6 +396,8 @@ class OwnerObjects(Message, tag="objects"):
     code: str = ""
     kin: Kin = NO_KIN
     as_of_ms: int = 0
+    structs: list[bytes | None] = []
+    """The objects as Thrift in place of ``images``, if they were asked for so."""
 
 
 class ShardKin(msgspec.Struct, array_like=True):

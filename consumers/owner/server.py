@@ -7,6 +7,7 @@ request, requests that wait per connection (the next ones don't) and under way p
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -313,9 +314,10 @@ class OwnerServer:
         if not owned:
             raise OwnerError(f"this process owns no partition of {request.keyspace}", code="not_owner")
         table_id, number = find_table(owned, request.name, request.table_id)
+        demand = _of_bound(request, demand, table_id)
 
         def read(partition: Partition) -> list[OwnerTable]:
-            return [answer_table(partition, request.name, table_id, demand)]
+            return [answer_table(partition, request.name, table_id, demand, as_struct=request.as_struct)]
 
         def read_one(partition: Partition, _: int) -> OwnerTable:
             return read(partition)[0]
@@ -343,6 +345,7 @@ class OwnerServer:
                 f"{len(request.names)} names in one request", hint=f"send at most {KEYS_MAX}", code="bad_request"
             )
         table_id, number = find_home(owned, request.table, request.table_id)
+        demand = _of_bound(request, demand, table_id)
         if number < 0:
             return no_objects(0, -1, f"{request.table} is not bound to a table here", id=request.id)
         home = self.ownership.get(request.keyspace, number)
@@ -480,6 +483,12 @@ def _next_step(steps: Generator[None, None, RangeRows]) -> RangeRows | None:
         found: RangeRows = done.value
         return found
     return None
+
+
+def _of_bound(request: GetTable | GetObjects, demand: Demand, table_id: int) -> Demand:
+    """The demand of whoever takes the table that has the name (`GetTable.as_struct`)."""
+    is_bound = request.as_struct and demand.write_ids is not None and not request.table_id
+    return dataclasses.replace(demand, table_id=table_id) if is_bound else demand
 
 
 def _has_folded(offset: int, partition: Partition) -> bool:

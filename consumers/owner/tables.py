@@ -130,8 +130,12 @@ def _undecided(table_id: int, shard: str, lineage: Lineage | None, stamp: bytes)
     )
 
 
-def answer_table(partition: Partition, name: str, table_id: int, demand: Demand) -> OwnerTable:
+def answer_table(
+    partition: Partition, name: str, table_id: int, demand: Demand, *, as_struct: bool = False
+) -> OwnerTable:
     """What is known of a catalog table, and whether it may be served for ``demand``. ``name`` "": it is asked by id.
+
+    ``as_struct``: as in `GetTable`.
 
     Raises `MissingWriteIds`, `consumers.fold.catalog_state.CatalogStateError`.
     """
@@ -162,6 +166,9 @@ def answer_table(partition: Partition, name: str, table_id: int, demand: Demand)
         found.served, found.needs_source, found.image = False, False, None
         found.freshness = Freshness.STALE.value
         found.why = f"{name} is bound to table id {bound or '(none)'} here, not to {table_id}"
+    if as_struct:
+        found.struct = state.struct if found.served and state is not None and not found.filled else None
+        found.image = None
     return found
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from serving.locations.refreshing import Locations
     from serving.reads.spaces import RowSpace, TableSpace
     from serving.sources.source import TableSource
+    from serving.thrift.listener import ThriftListener
     from stream.access.grants import Access
 
 log = structlog.get_logger(__name__)
@@ -94,7 +95,50 @@ def open_front(settings: Settings, tell: Callable[[Settings], None] = lambda _: 
             kept.enter_context(LocationFile(chosen.locations_file, kafka, directory, locations))
         front = _front(settings, locations, access, Identity(secret, shown.files, shown.networks))
         held = fitting(chosen.limits.of_connections)
-        yield make_server(front, chosen.host, chosen.port, chosen.tls.files, plain=chosen.plain, connections=held)
+        server = make_server(front, chosen.host, chosen.port, chosen.tls.files, plain=chosen.plain, connections=held)
+        server.beside = thrift_listeners(settings, front)
+        yield server
+
+
+def thrift_listeners(settings: Settings, front: Front) -> list[ThriftListener]:
+    """Those of ``serve.thrift``. Raises `SettingsError`, `PlainListenRefused`."""
+    from freshet.commands.source_hive import access_of
+    from serving.thrift.listener import ListenerSettings, ThriftListener, check_thrift
+    from serving.thrift.metrics import ThriftMetrics, thrift_metrics
+
+    found: list[ThriftListener] = []
+    if not settings.serve.thrift:
+        return found
+    calls, connections = thrift_metrics(front.metrics.registry)
+    for name, chosen in settings.serve.thrift.items():
+        keyspace = settings.keyspaces.get(name)
+        source = keyspace.source if keyspace is not None else None
+        if not isinstance(source, HiveSourceSettings):
+            raise SettingsError(
+                f"serve.thrift.{name}: no keyspace {name} has a metastore for its source",
+                hint=f'name it after one, as [serve.thrift.hive], and set [keyspaces.{name}.source] kind = "hive"',
+            )
+        if source.user:
+            raise SettingsError(
+                f"serve.thrift.{name}: the metastore asks who its clients are, which this front can't",
+                hint="engines have to ask that metastore themselves",
+            )
+        check_thrift(chosen.host, chosen.tls.files, plain=chosen.plain)
+        access = access_of(source)
+        listens = ListenerSettings(
+            chosen.host,
+            chosen.port,
+            source.addresses,
+            (source.catalog or name).lower(),
+            access.context if access.ssl_ca else None,
+            chosen.tls.files,
+            chosen.max_wait_ms,
+            chosen.max_staleness_ms,
+            chosen.shown_bytes,
+            chosen.connections,
+        )
+        found.append(ThriftListener(front, name, listens, ThriftMetrics(name, calls, connections)))
+    return found
 
 
 def run_server(server: FrontServer, run: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -15,6 +15,7 @@ from freshet.settings_errors import SettingsError
 
 if TYPE_CHECKING:
     from stream.sources.hive.live.metastore import MetastoreSettings
+    from stream.sources.hive.rpc.transport import Access
 
 
 def hive(
@@ -65,9 +66,18 @@ def hive(
 def metastore_of(keyspace: str, source: HiveSourceSettings) -> MetastoreSettings:
     """How a source, and a front that reads through, reach the metastore. Raises `MetastoreCaches`."""
     from stream.sources.hive.live.metastore import MetastoreSettings, check_caches
+
+    catalog = (source.catalog or keyspace).lower()  # as the metastore writes it, also in its events
+    found = MetastoreSettings(source.addresses, catalog, source.call_timeout_s, access_of(source))
+    check_caches(found)
+    return found
+
+
+def access_of(source: HiveSourceSettings) -> Access:
+    """What a metastore asks of its clients."""
     from stream.sources.hive.rpc.transport import Access
 
-    access = Access(
+    return Access(
         source.ssl_ca,
         source.ssl_verify_host,
         source.ssl_cert,
@@ -75,7 +85,3 @@ def metastore_of(keyspace: str, source: HiveSourceSettings) -> MetastoreSettings
         source.user,
         source.password.get_secret_value(),
     )
-    catalog = (source.catalog or keyspace).lower()  # as the metastore writes it, also in its events
-    found = MetastoreSettings(source.addresses, catalog, source.call_timeout_s, access)
-    check_caches(found)
-    return found

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import cast
+from typing import Protocol, cast
 
 import structlog
 import uvicorn
@@ -26,6 +26,16 @@ STOP_TIMEOUT_S = 10
 _log = structlog.get_logger(__name__)
 
 
+class Listener(Protocol):
+    """Something else that the front listens for, on the same event loop."""
+
+    async def start(self) -> None:
+        """Listens. Raises ``OSError``, `CertificateError`."""
+
+    async def close(self) -> None:
+        """Ends it, and all of its connections."""
+
+
 class FrontServer(uvicorn.Server):
     """uvicorn that logs when it is ready and where, and that stops in order on a signal."""
 
@@ -41,6 +51,8 @@ class FrontServer(uvicorn.Server):
         self.listens = listens
         self.catches_signals = True
         """False: whoever runs it sets `should_exit`."""
+        self.beside: Sequence[Listener] = ()
+        """What listens as long as it does."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -57,6 +69,8 @@ class FrontServer(uvicorn.Server):
         """Starts to listen, and logs the address."""
         await super().startup(sockets=sockets)  # type: ignore[arg-type]
         if self.started:
+            for listener in self.beside:
+                await listener.start()
             host, port = self.address
             self.listens(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
             _log.info("ready", role="serve", host=host, port=port)
@@ -64,6 +78,8 @@ class FrontServer(uvicorn.Server):
     async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         """Ends the streams, which would go on until the timeout, and then stops as uvicorn does."""
         self.before_shutdown()
+        for listener in self.beside:
+            await listener.close()
         await super().shutdown(sockets=sockets)  # type: ignore[arg-type]
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002

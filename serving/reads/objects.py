@@ -17,7 +17,7 @@ from consumers.owner.client import OwnerClient
 from consumers.owner.objects.answering import latest_of, select_named
 from consumers.owner.objects.filter import FilterError
 from consumers.owner.objects.statistics import do_hold
-from consumers.owner.protocol import HISTORY_LOST, PAGE_EXPIRED, GetObjects, OwnerObjects
+from consumers.owner.protocol import HISTORY_LOST, KEYS_MAX, PAGE_EXPIRED, GetObjects, OwnerObjects
 from serving.answers import RawObjects, raw_image
 from serving.client.answers import FreshnessName, ObjectsAnswer, ServedFrom
 from serving.errors import ReadError
@@ -28,7 +28,7 @@ from serving.reads.flight import Flights
 from serving.reads.owners import AnswerTooLarge, OwnerAway, Owners
 from serving.reads.proof import Proof, history_lost_error, reached_by, token_after, told_by_both
 from serving.reads.spaces import TableSpace, epoch_of, learn_shards
-from serving.reads.tables import POLL_S, asking, judge_table, known_by
+from serving.reads.tables import POLL_S, asking, is_proved, judge_table, known_by
 from serving.sources.source import Folded, ObjectSource, SourceObjects, SourceTable, WantedObjects
 from stream.wire.keys import KeyFormatError, object_name, object_parts
 from tokens import Decision, Freshness, ValidWriteIdList, Verdict
@@ -108,22 +108,65 @@ class ObjectReads:
         token = token_after(demand.token, found.shard, found.epoch, found.hi)
         return self._answer("cache", found.freshness, found.why, token, found, demand.not_before_ms)
 
+    async def read_structs(
+        self, space: TableSpace, wanted: RequestedObjects, demand: ReadDemand
+    ) -> OwnerObjects | None:
+        """The objects as Thrift (`OwnerObjects.structs`), or their names, if the cache proves them fresh.
+
+        As `TableReads.read_struct`. A list is whole: it has no pages.
+        """
+        found: OwnerObjects | None = None
+        names = wanted.names
+        parts = [names[at : at + KEYS_MAX] for at in range(0, len(names), KEYS_MAX)]
+        asked = [wanted._replace(names=some) for some in parts] or [wanted]
+        after = version = ""
+        while asked:
+            try:
+                part = await self._ask_owners(space, asked[0], demand, after, version, as_struct=True)
+            except ReadError:
+                self._metrics.missed("object", NO_OWNER)
+                return None
+            found = part if found is None else _joined(found, part)
+            if not (is_proved(found, demand) and (wanted.names_only or len(part.structs) == len(part.names))):
+                self._metrics.missed("object", miss_reason(found))
+                return None
+            space.epochs.learn_kin(part.shard, part.epoch, part.kin)
+            after, version = part.after, part.version if part.after else ""
+            asked = asked if after else asked[1:]
+        return found
+
     async def _ask_owners(
-        self, space: TableSpace, wanted: RequestedObjects, demand: ReadDemand, after: str, version: str
+        self,
+        space: TableSpace,
+        wanted: RequestedObjects,
+        demand: ReadDemand,
+        after: str,
+        version: str,
+        *,
+        as_struct: bool = False,
     ) -> OwnerObjects:
         """The owner's answer. Objects by name that do not fit into one are asked for in parts."""
         try:
-            return await self._ask_once(space, wanted, demand, after, version)
+            return await self._ask_once(space, wanted, demand, after, version, as_struct=as_struct)
         except AnswerTooLarge:
             half = len(wanted.names) // 2
             if not half:
                 raise
-        names = wanted.names[:half], wanted.names[half:]
-        parts = [await self._ask_owners(space, wanted._replace(names=some), demand, after, version) for some in names]
-        return _joined(*parts)
+        first, second = [
+            await self._ask_owners(space, wanted._replace(names=some), demand, after, version, as_struct=as_struct)
+            for some in (wanted.names[:half], wanted.names[half:])
+        ]
+        return _joined(first, second)
 
     async def _ask_once(
-        self, space: TableSpace, wanted: RequestedObjects, demand: ReadDemand, after: str, version: str
+        self,
+        space: TableSpace,
+        wanted: RequestedObjects,
+        demand: ReadDemand,
+        after: str,
+        version: str,
+        *,
+        as_struct: bool,
     ) -> OwnerObjects:
         table = wanted.table
 
@@ -147,6 +190,7 @@ class ObjectReads:
                     count_only=wanted.count_only,
                     max_wait_ms=demand.max_wait_ms,
                     not_before_ms=demand.not_before_ms,
+                    as_struct=as_struct,
                 )
             )
 
@@ -312,6 +356,7 @@ def _joined(first: OwnerObjects, second: OwnerObjects) -> OwnerObjects:
         hi=latest_of((first.hi, second.hi)),
         names=first.names + second.names,
         images=first.images + second.images,
+        structs=first.structs + second.structs,
         compliant=first.compliant + second.compliant,
         count=first.count + second.count,
     )

@@ -23,7 +23,7 @@ from serving.reads.proof import Proof, history_lost_error, reached_by, token_aft
 from serving.reads.spaces import TableSpace, epoch_of, learn_shards
 from serving.sources.source import NOTHING, Folded, ListSource, SourceTable, TableSource
 from stream.spans import source_span
-from tokens import Decision, Demand
+from tokens import Decision, Demand, Freshness
 
 NAMES_MAX = 100_000
 READS_MAX = 16
@@ -144,7 +144,24 @@ class TableReads:
         token = token_after(demand.token, found.shard, found.epoch, found.hi)
         return self._answer("cache", found.freshness, found.why, token, found.table_id, found.write_ids, found.image)
 
-    async def _ask_owners(self, lookup: TableLookup) -> OwnerTable:
+    async def read_struct(self, space: TableSpace, wanted: RequestedTable, demand: ReadDemand) -> OwnerTable | None:
+        """The table as Thrift (`OwnerTable.struct`) if the cache proves it fresh. None: the source has to be asked.
+
+        A list without an id is of the table that has the name; then the demand has the end of the source's log.
+        """
+        deadline = asyncio.get_running_loop().time() + demand.max_wait_ms / 1000
+        try:
+            found = await self._ask_owners(TableLookup(space, wanted, demand, deadline), as_struct=True)
+        except ReadError:
+            self._metrics.missed("table", NO_OWNER)
+            return None
+        if found.struct is None or not is_proved(found, demand):
+            self._metrics.missed("table", miss_reason(found))
+            return None
+        space.epochs.learn_kin(found.shard, found.epoch, found.kin)
+        return found
+
+    async def _ask_owners(self, lookup: TableLookup, *, as_struct: bool = False) -> OwnerTable:
         """The owner's answer. Any owner knows every name, and says which partition holds the table's state."""
         space, wanted, demand, deadline = lookup
 
@@ -157,6 +174,7 @@ class TableReads:
                 demand.token,
                 max(0, round(1000 * (deadline - asyncio.get_running_loop().time()))),
                 demand.not_before_ms,
+                as_struct=as_struct,
             )
 
         async def ask(client: OwnerClient, _: int) -> OwnerTable:
@@ -274,6 +292,12 @@ class TableReads:
         if found is not None and (fill := fill_of(space.name, wanted.name, found, seen)) is not None:
             self._fills.offer_table(space.name, found.partition, fill)
         return seen
+
+
+def is_proved(found: OwnerTable | OwnerObjects, demand: ReadDemand) -> bool:
+    """Whether an owner has proved what it answers. An older one does not know that a time is demanded."""
+    is_fresh = found.served and not found.code and found.freshness == Freshness.FRESH.value
+    return is_fresh and found.as_of_ms >= demand.not_before_ms
 
 
 def known_by(found: OwnerTable | OwnerObjects | None) -> Folded:

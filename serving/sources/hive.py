@@ -71,6 +71,14 @@ class HiveTables:
         """See `ListSource`."""
         return await self._read(self._threads, partial(read_lists, names=names, txn=txn, txns=txns))
 
+    async def log_end(self) -> int:
+        """The id of the last event in the metastore's log."""
+        return await self._read(self._threads, Metastore.last_event)
+
+    async def own_answers(self) -> str:
+        """What of the metastore's settings makes its answers depend on more than the catalog; "": nothing."""
+        return await self._read(self._threads, Metastore.own_answers)
+
     async def read_roles(self) -> SourcePrivileges[str]:
         """See `PrivilegeSource`."""
         return await self._read(self._threads, read_roles)

@@ -428,7 +428,9 @@ def _show(
     Statistics of which nobody here can tell whether they hold for the reader's list are the source's to answer.
     """
     found.names = [name for name, _ in members]
-    if not request.names_only:
+    if request.as_struct:
+        found.structs = [state.struct for _, state in members] if not request.names_only else []
+    elif not request.names_only:
         found.images = [state.image for _, state in members]
     if request.names:
         found.count = sum(state.exists for _, state in members)

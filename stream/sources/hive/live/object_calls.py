@@ -19,6 +19,14 @@ DEFAULT_CATALOG: Final = "hive"
 """The one that each metastore has. ``get_all_functions`` tells of no other (``HMSHandler`` names it itself)."""
 RAW_STORE: Final = "metastore.rawstore.impl"
 AGGREGATES_CACHED: Final = "metastore.aggregate.stats.cache.enabled"
+_USUAL: Final = {
+    "metastore.pre.event.listeners": ("",),
+    "metastore.filter.hook": ("", "org.apache.hadoop.hive.metastore.DefaultMetaStoreFilterHookImpl"),
+    "metastore.metadata.transformer.class": ("", "org.apache.hadoop.hive.metastore.MetastoreDefaultTransformer"),
+    "metastore.limit.partition.request": ("-1",),
+    "metastore.catalog.default": ("hive",),
+}
+"""Settings → what they say if a metastore answers each reader alike (``MetastoreConf`` of Hive 4.0.1)."""
 Values = tuple[str, ...]
 
 
@@ -155,6 +163,17 @@ class ObjectCalls:
     def caches_objects(self) -> bool:
         """Whether all is answered from a cache (``CachedStore``) that learns later of what other metastores write."""
         return "CachedStore" in self._setting(RAW_STORE, "")
+
+    def own_answers(self) -> str:
+        """The first setting by which answers depend on more than the catalog, as ``name = value``; "": none does.
+
+        They may depend on who asks (listeners that refuse a read, filters), or be bounded.
+        """
+        for name, usual in _USUAL.items():
+            found = self._setting(name, usual[0]).strip()
+            if found not in usual:
+                return f"{name} = {found}"
+        return ""
 
     def _setting(self, name: str, otherwise: str) -> str:
         """As the metastore has it. ``otherwise``: it has none, or gives such settings to nobody."""

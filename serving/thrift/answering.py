@@ -1,0 +1,235 @@
+"""Answers calls from the cache where it proves them: by the reader's list, or as of the end of the metastore's log.
+
+A session is a connection. What brings a list and an id is proved by them. Anything else is proved as of a moment after
+the call: the metastore is asked for the id of its last event, which costs it next to nothing, and the cache must have
+folded the log up to there. So must it after a call that was passed on, since who has made it knows what it showed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+import structlog
+
+from consumers.fold.objects import PARTITION
+from consumers.owner.protocol import OwnerObjects, OwnerTable
+from serving.errors import ReadError
+from serving.reads.demands import ReadDemand, RequestedTable
+from serving.reads.objects import ObjectReads, RequestedObjects
+from serving.reads.owners import Owners
+from serving.reads.proof import token_after
+from serving.reads.spaces import TableSpace, epoch_of
+from serving.reads.tables import TableReads
+from serving.sources.hive_tables import position_of
+from serving.thrift.calls import Asked, NamesCall, OfTable, PartitionsCall, TableCall, asked_by, table_in
+from serving.thrift.log_end import LogEnd
+from serving.thrift.messages import STOP, Head, field_bytes, list_bytes, reply
+from serving.thrift.shown import Shown
+from stream.sources.hive.partition_names import partition_name, told_by, values_of
+from stream.sources.hive.structs import LIST, STRING, STRUCT, decode_struct
+from stream.wire.keys import object_parts
+from tokens import FreshetError, Vector
+
+log = structlog.get_logger(__name__)
+
+Found = TypeVar("Found", OwnerTable, OwnerObjects)
+NAMES_AT_ONCE: Final = 10_000
+TABLES_MAX: Final = 100_000
+_PLAIN: Final = re.compile("[A-Za-z0-9-]*")
+"""Values that a metastore compares as they are: others it may take for patterns (``getPartitionNamesPs``)."""
+
+
+@dataclass(slots=True)
+class Session:
+    """What a connection knows. ``moved``: it was shown something that ``token`` does not have."""
+
+    token: str = ""
+    moved: bool = False
+
+
+class Outcome(NamedTuple):
+    """The reply to a call. None: it is the metastore's, and ``learn`` is told what that returns."""
+
+    reply: bytes | None = None
+    learn: Callable[[bytes], None] | None = None
+
+
+PASSED_ON: Final = Outcome()
+
+
+class Answers:
+    """Belongs to one event loop, and to one catalog."""
+
+    def __init__(
+        self,
+        space: TableSpace,
+        owners: Owners,
+        tables: TableReads,
+        objects: ObjectReads,
+        log_end: LogEnd,
+        shown: Shown,
+        now_ms: Callable[[], int],
+        *,
+        catalog: str,
+        max_wait_ms: int,
+        max_staleness_ms: int,
+    ) -> None:
+        """``catalog``: what the metastore calls it. ``max_wait_ms``: for the cache to fold up to the end of the log.
+
+        ``max_staleness_ms``: how old an answer without a list may be, in place of asking for that end; 0: not at all.
+        """
+        self._space = space
+        self._owners = owners
+        self._tables = tables
+        self._objects = objects
+        self._log_end = log_end
+        self._shown = shown
+        self._now_ms = now_ms
+        self._catalog = catalog
+        self._max_wait_ms = max_wait_ms
+        self._max_staleness_ms = max_staleness_ms
+        self._keys: dict[int, tuple[str, ...]] = {}
+        """Table id → partition columns. No statement renames them, adds one or takes one away."""
+
+    async def answer(self, head: Head, arguments: bytes, session: Session) -> Outcome:
+        """The outcome of a call. Never raises: what can't be understood is the metastore's."""
+        try:
+            asked = asked_by(head.name, decode_struct(arguments), self._catalog)
+            result = await self._answer(asked, session) if asked is not None else PASSED_ON
+        except (FreshetError, ValueError, TypeError, AttributeError, KeyError) as error:
+            log.debug("a call is passed on", call=head.name, why=str(error))
+            return PASSED_ON
+        if not isinstance(result, bytes):
+            return result
+        return Outcome(reply(head.name, head.sequence, result))
+
+    async def _answer(self, asked: Asked, session: Session) -> bytes | Outcome:
+        match asked:
+            case TableCall():
+                return await self._table(asked, session)
+            case PartitionsCall():
+                return await self._partitions(asked, session)
+            case NamesCall():
+                return await self._names(asked, session)
+
+    async def _table(self, asked: TableCall, session: Session) -> bytes | Outcome:
+        found = await self._proved(asked.of, session, partial(self._read_table, asked.of))
+        if found is None or found.struct is None:
+            return PASSED_ON
+        listed, stored = asked.of.write_ids, found.struct
+        result = self._shown.get(self._shown.facts_of(stored), asked.reader, listed)
+        if result is not None:
+            _take_along(session, found)
+            return result
+
+        def learn(seen: bytes) -> None:
+            shown = table_in(decode_struct(seen))
+            if shown is not None:
+                self._shown.learn(stored, asked.reader, listed, seen, shown)
+
+        return Outcome(learn=learn)
+
+    async def _partitions(self, asked: PartitionsCall, session: Session) -> bytes | Outcome:
+        values = dict.fromkeys(told_by(values_of(name)) for name in asked.names)
+        if not values:
+            return PASSED_ON
+        wanted = RequestedObjects(PARTITION, names=tuple(values))
+        found = await self._proved(asked.of, session, partial(self._read_objects, asked.of, wanted))
+        keys = await self._keys_of(found, asked.of, session)
+        if found is None or any(_named(keys, told_by(values_of(name))) != name for name in asked.names):
+            return PASSED_ON
+        stored = sorted((name, each) for name, each in zip(found.names, found.structs, strict=True) if each is not None)
+        is_altered = asked.processor and not all(self._shown.is_unbucketed(each) for _, each in stored)
+        if len(stored) != found.count or is_altered:
+            return PASSED_ON
+        _take_along(session, found)
+        listed = list_bytes(STRUCT, [each for _, each in stored])
+        if asked.in_result:
+            return field_bytes(0, STRUCT, field_bytes(1, LIST, listed) + STOP) + STOP
+        return field_bytes(0, LIST, listed) + STOP
+
+    async def _names(self, asked: NamesCall, session: Session) -> bytes | Outcome:
+        if asked.limit != -1 or not all(_PLAIN.fullmatch(each) for each in asked.values):
+            return PASSED_ON
+        wanted = RequestedObjects(PARTITION, prefix=asked.values, limit=NAMES_AT_ONCE, names_only=True)
+        found = await self._proved(asked.of, session, partial(self._read_objects, asked.of, wanted))
+        keys = await self._keys_of(found, asked.of, session)
+        if found is None or not keys or len(asked.values) > len(keys):
+            return PASSED_ON
+        names = sorted(_named(keys, object_parts(each)) for each in found.names)
+        _take_along(session, found)
+        written = [len(raw).to_bytes(4, "big") + raw for raw in (name.encode() for name in names)]
+        return field_bytes(0, LIST, list_bytes(STRING, written)) + STOP
+
+    async def _read_table(self, of: OfTable, demand: ReadDemand) -> OwnerTable | None:
+        return await self._tables.read_struct(self._space, self._requested(of), demand)
+
+    async def _read_objects(self, of: OfTable, wanted: RequestedObjects, demand: ReadDemand) -> OwnerObjects | None:
+        wanted = wanted._replace(table=self._requested(of))
+        return await self._objects.read_structs(self._space, wanted, demand)
+
+    def _requested(self, of: OfTable) -> RequestedTable:
+        return RequestedTable(self._space.name, of.db, of.table, of.write_ids, of.table_id)
+
+    async def _proved(
+        self, of: OfTable, session: Session, read: Callable[[ReadDemand], Awaitable[Found | None]]
+    ) -> Found | None:
+        """What ``read`` finds if it is proved for the session; None: it is not."""
+        if not session.moved:
+            not_before_ms = 0
+            is_bounded = of.write_ids is None and self._max_staleness_ms > 0
+            if is_bounded:
+                not_before_ms = self._now_ms() - self._max_staleness_ms
+            if is_bounded or (of.write_ids is not None and of.table_id):
+                found = await read(self._demand(session, 0, not_before_ms))
+                if found is not None:
+                    return found
+        if not await self._move(session):
+            return None
+        return await read(self._demand(session, self._max_wait_ms))
+
+    def _demand(self, session: Session, max_wait_ms: int, not_before_ms: int = 0) -> ReadDemand:
+        vector = Vector.parse(session.token) if session.token else Vector()
+        return ReadDemand(vector, bool(session.token), max_wait_ms, not_before_ms)
+
+    async def _move(self, session: Session) -> bool:
+        """Moves the session to the end of the metastore's log. False: that is not known."""
+        source = self._space.source
+        if source is None:
+            return False
+        try:
+            end = await self._log_end.now()
+        except ReadError:
+            return False
+        epoch = await epoch_of(self._owners, self._space, source.shard)
+        if epoch is None:
+            return False
+        session.token = token_after(session.token, source.shard, epoch, str(position_of(end)))
+        session.moved = False
+        return True
+
+    async def _keys_of(self, found: OwnerObjects | None, of: OfTable, session: Session) -> tuple[str, ...]:
+        """The partition columns of the table that ``found`` is of; none if they are not known."""
+        if found is None:
+            return ()
+        keys = self._keys.get(found.table_id)
+        if keys is None:
+            table = await self._read_table(of._replace(table_id=found.table_id), self._demand(session, 0))
+            if table is None or table.struct is None:
+                return ()
+            if len(self._keys) >= TABLES_MAX:
+                self._keys.clear()
+            keys = self._keys[found.table_id] = self._shown.facts_of(table.struct).partition_keys
+        return keys
+
+
+def _named(keys: Sequence[str], values: Sequence[str]) -> str:
+    return partition_name(keys, values) if len(keys) == len(values) else ""
+
+
+def _take_along(session: Session, found: OwnerTable | OwnerObjects) -> None:
+    session.token = token_after(session.token, found.shard, found.epoch, found.hi)

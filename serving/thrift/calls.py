@@ -1,0 +1,179 @@
+"""What calls ask for that a cache may answer. A call with a field that is not known here is the metastore's. Pure.
+
+The numbers are field numbers of ``hive_metastore.thrift`` (4.0.1 to 4.2.0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from serving.thrift.shown import Reader
+from stream.sources.hive.rpc.thrift import field
+from stream.sources.hive.structs import LIST, STRING, Struct
+from tokens import TokenError, ValidWriteIdList
+
+INT16_MAX: Final = 32_767
+
+
+class OfTable(NamedTuple):
+    """A table as a call names it, with what it brings of a transaction. ``table_id`` 0: not given."""
+
+    db: str
+    table: str
+    write_ids: ValidWriteIdList | None = None
+    table_id: int = 0
+
+
+class TableCall(NamedTuple):
+    """A table itself. ``reader``: who asks."""
+
+    of: OfTable
+    reader: Reader
+
+
+class PartitionsCall(NamedTuple):
+    """Partitions by their names. ``processor``: the capabilities of who asks; ``in_result``: the list has a struct
+    around it."""
+
+    of: OfTable
+    names: tuple[str, ...]
+    processor: tuple[str, ...] = ()
+    in_result: bool = False
+
+
+class NamesCall(NamedTuple):
+    """The names of partitions. ``values``: of the first columns, "" for any. ``limit`` -1: all of them."""
+
+    of: OfTable
+    values: tuple[str, ...] = ()
+    limit: int = -1
+
+
+Asked = TableCall | PartitionsCall | NamesCall
+
+
+def asked_by(method: str, arguments: Struct, catalog: str) -> Asked | None:
+    """What a call asks of ``catalog``; None: it is for the metastore.
+
+    Raises ``TypeError``, ``ValueError``, ``AttributeError`` and their subclasses for values of other types.
+    """
+    read = _READ.get(method)
+    return read(arguments, catalog) if read is not None else None
+
+
+def table_in(result: Struct) -> Struct | None:
+    """The table in what ``get_table_req`` returned; None: there is none."""
+    kind_and_value = result.get(0)
+    if kind_and_value is None:
+        return None
+    found: Struct | None = field(kind_and_value[1], 1)
+    return found
+
+
+def _get_table_req(arguments: Struct, catalog: str) -> Asked | None:
+    request: Struct = field(arguments, 1)
+    if not request.keys() <= {1, 2, 3, 4, 6, 7, 8, 9, 10, 11} or field(request, 7, default=False):
+        return None  # 7: with column statistics
+    of = _of_table(request, catalog, db=1, table=2, in_catalog=4, write_ids=6, table_id=11)
+    if of is None:
+        return None
+    client = tuple(int(each) for each in field(field(request, 3, {}), 1, []))
+    reader = Reader(client, _texts(request, 8))
+    return TableCall(of, reader)
+
+
+def _get_partitions_by_names(arguments: Struct, catalog: str) -> Asked | None:
+    if not arguments.keys() <= {1, 2, 3} or (db := _db(field(arguments, 1), "", catalog)) is None:
+        return None
+    return PartitionsCall(OfTable(db, _name(arguments, 2)), _texts(arguments, 3))
+
+
+def _get_partitions_by_names_req(arguments: Struct, catalog: str) -> Asked | None:
+    request: Struct = field(arguments, 1)
+    # 4: with column statistics, 9: with file metadata, 11: without columns
+    if not request.keys() <= {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11} or any(
+        field(request, number, default=False) for number in (4, 9, 11)
+    ):
+        return None
+    of = _of_table(request, catalog, db=1, table=2, in_catalog=0, write_ids=8, table_id=10)
+    return None if of is None else PartitionsCall(of, _texts(request, 3), _texts(request, 5), in_result=True)
+
+
+def _get_partition_names(arguments: Struct, catalog: str) -> Asked | None:
+    if not arguments.keys() <= {1, 2, 3} or (db := _db(field(arguments, 1), "", catalog)) is None:
+        return None
+    return NamesCall(OfTable(db, _name(arguments, 2)), limit=int(field(arguments, 3, -1)))
+
+
+def _get_partition_names_ps(arguments: Struct, catalog: str) -> Asked | None:
+    if not arguments.keys() <= {1, 2, 3, 4} or (db := _db(field(arguments, 1), "", catalog)) is None:
+        return None
+    return NamesCall(OfTable(db, _name(arguments, 2)), _texts(arguments, 3), int(field(arguments, 4, -1)))
+
+
+GET_TABLE_REQ: Final = "get_table_req"
+_READ: Final[Mapping[str, Callable[[Struct, str], Asked | None]]] = {
+    GET_TABLE_REQ: _get_table_req,
+    "get_partitions_by_names": _get_partitions_by_names,
+    "get_partitions_by_names_req": _get_partitions_by_names_req,
+    "get_partition_names": _get_partition_names,
+    "get_partition_names_ps": _get_partition_names_ps,
+}
+ANSWERED: Final = frozenset(_READ)
+"""The calls that a cache may answer."""
+STILL: Final = frozenset({
+    "set_ugi", "getMetaConf", "setMetaConf", "get_config_value", "getVersion", "getName", "getStatus", "aliveSince",
+    "get_delegation_token", "renew_delegation_token", "cancel_delegation_token", "get_metastore_db_uuid",
+    "open_txns", "commit_txn", "abort_txn", "abort_txns", "get_open_txns", "get_open_txns_req", "get_open_txns_info",
+    "get_valid_write_ids", "allocate_table_write_ids", "heartbeat", "heartbeat_txn_range", "unlock",
+})  # fmt: skip
+"""Calls that neither show an object, or an event, nor change one. A transaction's writes are known by its lists."""
+
+
+def _of_table(
+    request: Struct, catalog: str, *, db: int, table: int, in_catalog: int, write_ids: int, table_id: int
+) -> OfTable | None:
+    """The table of a request, whose parts have these numbers. None: it is of another catalog, or its list is odd."""
+    name, own = _db(field(request, db), field(request, in_catalog, ""), catalog), _name(request, table)
+    if name is None:
+        return None
+    listed, text = None, field(request, write_ids, "")
+    if text:
+        try:
+            listed = ValidWriteIdList.parse(text)
+        except TokenError:
+            return None
+        if listed.table and listed.table != f"{name}.{own}".lower():
+            return None
+    return OfTable(name, own, listed, max(0, int(field(request, table_id, 0))))
+
+
+def _db(text: str, in_catalog: str, catalog: str) -> str | None:
+    """The database in ``text``, which may name its catalog (``@hive#db``). None: it is of another one, or not plain."""
+    if text.startswith("@"):
+        in_catalog, found, text = text[1:].partition("#")
+        if not found:
+            return None
+    is_ours = (in_catalog or DEFAULT_CATALOG).lower() == catalog
+    return text.lower() if is_ours and text and not any(each in text for each in "#!.") else None
+
+
+DEFAULT_CATALOG: Final = "hive"
+"""The one of who names none, as far as a metastore is not told otherwise."""
+
+
+def _name(found: Struct, number: int) -> str:
+    name = field(found, number)
+    if not name or "." in name:
+        raise ValueError("a call names no table")
+    return str(name).lower()
+
+
+def _texts(found: Mapping[int, tuple[int, Any]], number: int) -> tuple[str, ...]:
+    kind, value = found.get(number, (LIST, None))
+    if value is None:
+        return ()
+    if kind != LIST or (value.values and value.element != STRING):
+        raise ValueError(f"field {number} is no list of texts")
+    return tuple(str(each) for each in field(found, number))
