@@ -34,6 +34,8 @@ from stream.wire.keys import KeyFormatError, object_name, object_parts
 from tokens import Decision, Freshness, ValidWriteIdList, Verdict
 
 PAGE_DEFAULT: Final = 1_000
+STRUCTS_MAX: Final = 50_000
+"""Objects as Thrift in one answer, which is in memory as a whole."""
 _MAYBE_KEPT: Final = Decision(
     Freshness.EVENTUAL, "a part of it may be from before a write, and the source cannot tell", Verdict.NO_DEMAND
 )
@@ -113,7 +115,7 @@ class ObjectReads:
     ) -> OwnerObjects | None:
         """The objects as Thrift (`OwnerObjects.structs`), or their names, if the cache proves them fresh.
 
-        As `TableReads.read_struct`. A list is whole: it has no pages.
+        As `TableReads.read_struct`. A list is whole: it has no pages, and `STRUCTS_MAX` structs at most.
         """
         found: OwnerObjects | None = None
         names = wanted.names
@@ -127,7 +129,8 @@ class ObjectReads:
                 self._metrics.missed("object", NO_OWNER)
                 return None
             found = part if found is None else _joined(found, part)
-            if not (is_proved(found, demand) and (wanted.names_only or len(part.structs) == len(part.names))):
+            has_all = wanted.names_only or len(part.structs) == len(part.names)
+            if not (has_all and is_proved(found, demand) and len(found.structs) <= STRUCTS_MAX):
                 self._metrics.missed("object", miss_reason(found))
                 return None
             space.epochs.learn_kin(part.shard, part.epoch, part.kin)

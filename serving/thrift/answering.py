@@ -25,7 +25,16 @@ from serving.reads.proof import token_after
 from serving.reads.spaces import TableSpace, epoch_of
 from serving.reads.tables import TableReads
 from serving.sources.hive_tables import position_of
-from serving.thrift.calls import Asked, NamesCall, OfTable, PartitionsCall, TableCall, asked_by, table_in
+from serving.thrift.calls import (
+    Asked,
+    ConstraintsCall,
+    ListCall,
+    OfTable,
+    PartitionsCall,
+    TableCall,
+    asked_by,
+    table_in,
+)
 from serving.thrift.log_end import LogEnd
 from serving.thrift.messages import STOP, Head, field_bytes, list_bytes, reply
 from serving.thrift.shown import Shown
@@ -37,7 +46,8 @@ from tokens import FreshetError, Vector
 log = structlog.get_logger(__name__)
 
 Found = TypeVar("Found", OwnerTable, OwnerObjects)
-NAMES_AT_ONCE: Final = 10_000
+AT_ONCE: Final = 10_000
+CONSTRAINTS: Final = "constraints"
 TABLES_MAX: Final = 100_000
 _PLAIN: Final = re.compile("[A-Za-z0-9-]*")
 """Values that a metastore compares as they are: others it may take for patterns (``getPartitionNamesPs``)."""
@@ -113,8 +123,10 @@ class Answers:
                 return await self._table(asked, session)
             case PartitionsCall():
                 return await self._partitions(asked, session)
-            case NamesCall():
-                return await self._names(asked, session)
+            case ListCall():
+                return await self._list(asked, session)
+            case ConstraintsCall():
+                return await self._constraints(asked, session)
 
     async def _table(self, asked: TableCall, session: Session) -> bytes | Outcome:
         found = await self._proved(asked.of, session, partial(self._read_table, asked.of))
@@ -147,23 +159,42 @@ class Answers:
         if len(stored) != found.count or is_altered:
             return PASSED_ON
         _take_along(session, found)
-        listed = list_bytes(STRUCT, [each for _, each in stored])
-        if asked.in_result:
-            return field_bytes(0, STRUCT, field_bytes(1, LIST, listed) + STOP) + STOP
-        return field_bytes(0, LIST, listed) + STOP
+        return _list_result(STRUCT, [each for _, each in stored], in_struct=asked.in_struct)
 
-    async def _names(self, asked: NamesCall, session: Session) -> bytes | Outcome:
+    async def _list(self, asked: ListCall, session: Session) -> bytes | Outcome:
         if asked.limit != -1 or not all(_PLAIN.fullmatch(each) for each in asked.values):
             return PASSED_ON
-        wanted = RequestedObjects(PARTITION, prefix=asked.values, limit=NAMES_AT_ONCE, names_only=True)
+        wanted = RequestedObjects(PARTITION, prefix=asked.values, limit=AT_ONCE, names_only=asked.names_only)
         found = await self._proved(asked.of, session, partial(self._read_objects, asked.of, wanted))
         keys = await self._keys_of(found, asked.of, session)
         if found is None or not keys or len(asked.values) > len(keys):
             return PASSED_ON
-        names = sorted(_named(keys, object_parts(each)) for each in found.names)
+        if asked.with_privileges and await self._may_have_privileges(asked.of, session):
+            return PASSED_ON
+        names = [_named(keys, object_parts(each)) for each in found.names]
+        if asked.names_only:
+            _take_along(session, found)
+            raw = [name.encode() for name in sorted(names)]
+            written = [len(each).to_bytes(4, "big") + each for each in raw]
+            return _list_result(STRING, written, in_struct=asked.in_struct)
+        stored = [each for _, each in sorted(zip(names, found.structs, strict=True)) if each is not None]
+        if len(stored) != len(names):
+            return PASSED_ON
         _take_along(session, found)
-        written = [len(raw).to_bytes(4, "big") + raw for raw in (name.encode() for name in names)]
-        return field_bytes(0, LIST, list_bytes(STRING, written)) + STOP
+        return _list_result(STRUCT, stored, in_struct=asked.in_struct)
+
+    async def _may_have_privileges(self, of: OfTable, session: Session) -> bool:
+        """Whether the table's partitions may have privileges of their own, which a metastore shows with them."""
+        table = await self._proved(of, session, partial(self._read_table, of))
+        return table is None or table.struct is None or b"PARTITION_LEVEL_PRIVILEGE" in table.struct
+
+    async def _constraints(self, asked: ConstraintsCall, session: Session) -> bytes | Outcome:
+        wanted = RequestedObjects(CONSTRAINTS, names=((),))
+        found = await self._proved(asked.of, session, partial(self._read_objects, asked.of, wanted))
+        if found is None or not found.structs or found.structs[0] is None:
+            return PASSED_ON
+        _take_along(session, found)
+        return field_bytes(0, STRUCT, field_bytes(1, STRUCT, found.structs[0]) + STOP) + STOP
 
     async def _read_table(self, of: OfTable, demand: ReadDemand) -> OwnerTable | None:
         return await self._tables.read_struct(self._space, self._requested(of), demand)
@@ -225,6 +256,14 @@ class Answers:
                 self._keys.clear()
             keys = self._keys[found.table_id] = self._shown.facts_of(table.struct).partition_keys
         return keys
+
+
+def _list_result(kind: int, values: Sequence[bytes], *, in_struct: bool) -> bytes:
+    """The result of a call that returns a list, or a struct with nothing else in it."""
+    listed = list_bytes(kind, values)
+    if in_struct:
+        return field_bytes(0, STRUCT, field_bytes(1, LIST, listed) + STOP) + STOP
+    return field_bytes(0, LIST, listed) + STOP
 
 
 def _named(keys: Sequence[str], values: Sequence[str]) -> str:

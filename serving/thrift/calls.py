@@ -33,24 +33,35 @@ class TableCall(NamedTuple):
 
 
 class PartitionsCall(NamedTuple):
-    """Partitions by their names. ``processor``: the capabilities of who asks; ``in_result``: the list has a struct
-    around it."""
+    """Partitions by their names. ``processor``: the capabilities of who asks. ``in_struct``: the list is in one."""
 
     of: OfTable
     names: tuple[str, ...]
     processor: tuple[str, ...] = ()
-    in_result: bool = False
+    in_struct: bool = False
 
 
-class NamesCall(NamedTuple):
-    """The names of partitions. ``values``: of the first columns, "" for any. ``limit`` -1: all of them."""
+class ListCall(NamedTuple):
+    """All partitions, or the names of all. ``values``: of the first columns, "" for any. ``limit`` -1: there is none.
+
+    ``with_privileges``: those of who asks, where a table has them for its partitions. ``in_struct``: the list is in one.
+    """
 
     of: OfTable
     values: tuple[str, ...] = ()
     limit: int = -1
+    names_only: bool = False
+    with_privileges: bool = False
+    in_struct: bool = False
 
 
-Asked = TableCall | PartitionsCall | NamesCall
+class ConstraintsCall(NamedTuple):
+    """All constraints of a table."""
+
+    of: OfTable
+
+
+Asked = TableCall | PartitionsCall | ListCall | ConstraintsCall
 
 
 def asked_by(method: str, arguments: Struct, catalog: str) -> Asked | None:
@@ -73,8 +84,8 @@ def table_in(result: Struct) -> Struct | None:
 
 def _get_table_req(arguments: Struct, catalog: str) -> Asked | None:
     request: Struct = field(arguments, 1)
-    if not request.keys() <= {1, 2, 3, 4, 6, 7, 8, 9, 10, 11} or field(request, 7, default=False):
-        return None  # 7: with column statistics
+    if not request.keys() <= {1, 2, 3, 4, 6, 7, 8, 9, 10, 11} or _has(request, 7):  # 7: with column statistics
+        return None
     of = _of_table(request, catalog, db=1, table=2, in_catalog=4, write_ids=6, table_id=11)
     if of is None:
         return None
@@ -84,32 +95,68 @@ def _get_table_req(arguments: Struct, catalog: str) -> Asked | None:
 
 
 def _get_partitions_by_names(arguments: Struct, catalog: str) -> Asked | None:
-    if not arguments.keys() <= {1, 2, 3} or (db := _db(field(arguments, 1), "", catalog)) is None:
-        return None
-    return PartitionsCall(OfTable(db, _name(arguments, 2)), _texts(arguments, 3))
+    of = _plain_table(arguments, {1, 2, 3}, catalog)
+    return None if of is None else PartitionsCall(of, _texts(arguments, 3))
 
 
 def _get_partitions_by_names_req(arguments: Struct, catalog: str) -> Asked | None:
     request: Struct = field(arguments, 1)
     # 4: with column statistics, 9: with file metadata, 11: without columns
-    if not request.keys() <= {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11} or any(
-        field(request, number, default=False) for number in (4, 9, 11)
-    ):
+    if not request.keys() <= {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11} or _has(request, 4, 9, 11):
         return None
     of = _of_table(request, catalog, db=1, table=2, in_catalog=0, write_ids=8, table_id=10)
-    return None if of is None else PartitionsCall(of, _texts(request, 3), _texts(request, 5), in_result=True)
+    return None if of is None else PartitionsCall(of, _texts(request, 3), _texts(request, 5), in_struct=True)
 
 
 def _get_partition_names(arguments: Struct, catalog: str) -> Asked | None:
-    if not arguments.keys() <= {1, 2, 3} or (db := _db(field(arguments, 1), "", catalog)) is None:
-        return None
-    return NamesCall(OfTable(db, _name(arguments, 2)), limit=int(field(arguments, 3, -1)))
+    of = _plain_table(arguments, {1, 2, 3}, catalog)
+    return None if of is None else ListCall(of, (), _limit(arguments, 3), names_only=True)
 
 
 def _get_partition_names_ps(arguments: Struct, catalog: str) -> Asked | None:
-    if not arguments.keys() <= {1, 2, 3, 4} or (db := _db(field(arguments, 1), "", catalog)) is None:
+    of = _plain_table(arguments, {1, 2, 3, 4}, catalog)
+    return None if of is None else ListCall(of, _texts(arguments, 3), _limit(arguments, 4), names_only=True)
+
+
+def _get_partition_names_ps_req(arguments: Struct, catalog: str) -> Asked | None:
+    request: Struct = field(arguments, 1)
+    if not request.keys() <= {1, 2, 3, 4, 5, 6, 7} or 4 not in request:
         return None
-    return NamesCall(OfTable(db, _name(arguments, 2)), _texts(arguments, 3), int(field(arguments, 4, -1)))
+    of = _of_table(request, catalog, db=2, table=3, in_catalog=1, write_ids=6, table_id=7)
+    if of is None:
+        return None
+    return ListCall(of, _texts(request, 4), _limit(request, 5), names_only=True, in_struct=True)
+
+
+def _get_partitions(arguments: Struct, catalog: str) -> Asked | None:
+    of = _plain_table(arguments, {1, 2, 3}, catalog)
+    return None if of is None else ListCall(of, (), _limit(arguments, 3))
+
+
+def _get_partitions_req(arguments: Struct, catalog: str) -> Asked | None:
+    request: Struct = field(arguments, 1)
+    if not request.keys() <= {1, 2, 3, 4, 5, 6, 7} or _has(request, 7):  # 7: without columns
+        return None
+    of = _of_table(request, catalog, db=2, table=3, in_catalog=1, write_ids=5, table_id=6)
+    return None if of is None else ListCall(of, (), _limit(request, 4), in_struct=True)
+
+
+def _get_partitions_ps_with_auth_req(arguments: Struct, catalog: str) -> Asked | None:
+    request: Struct = field(arguments, 1)
+    if not request.keys() <= {1, 2, 3, 4, 5, 6, 7, 8, 9, 10} or _has(request, 10) or 4 not in request:
+        return None  # 10: without columns
+    of = _of_table(request, catalog, db=2, table=3, in_catalog=1, write_ids=8, table_id=9)
+    if of is None:
+        return None
+    return ListCall(of, _texts(request, 4), _limit(request, 5), with_privileges=True, in_struct=True)
+
+
+def _get_all_table_constraints_req(arguments: Struct, catalog: str) -> Asked | None:
+    request: Struct = field(arguments, 1)
+    if not request.keys() <= {1, 2, 3, 4, 5}:
+        return None
+    of = _of_table(request, catalog, db=1, table=2, in_catalog=3, write_ids=4, table_id=5)
+    return None if of is None else ConstraintsCall(of)
 
 
 GET_TABLE_REQ: Final = "get_table_req"
@@ -119,6 +166,11 @@ _READ: Final[Mapping[str, Callable[[Struct, str], Asked | None]]] = {
     "get_partitions_by_names_req": _get_partitions_by_names_req,
     "get_partition_names": _get_partition_names,
     "get_partition_names_ps": _get_partition_names_ps,
+    "get_partition_names_ps_req": _get_partition_names_ps_req,
+    "get_partitions": _get_partitions,
+    "get_partitions_req": _get_partitions_req,
+    "get_partitions_ps_with_auth_req": _get_partitions_ps_with_auth_req,
+    "get_all_table_constraints_req": _get_all_table_constraints_req,
 }
 ANSWERED: Final = frozenset(_READ)
 """The calls that a cache may answer."""
@@ -129,6 +181,22 @@ STILL: Final = frozenset({
     "get_valid_write_ids", "allocate_table_write_ids", "heartbeat", "heartbeat_txn_range", "unlock",
 })  # fmt: skip
 """Calls that neither show an object, or an event, nor change one. A transaction's writes are known by its lists."""
+
+
+def _plain_table(arguments: Struct, numbers: set[int], catalog: str) -> OfTable | None:
+    """The table that a call without a request struct names."""
+    if not arguments.keys() <= numbers or (db := _db(field(arguments, 1), "", catalog)) is None:
+        return None
+    return OfTable(db, _name(arguments, 2))
+
+
+def _has(request: Struct, *numbers: int) -> bool:
+    """Whether one of these flags is set."""
+    return any(field(request, number, default=False) for number in numbers)
+
+
+def _limit(found: Struct, number: int) -> int:
+    return int(field(found, number, -1))
 
 
 def _of_table(

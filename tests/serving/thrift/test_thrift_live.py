@@ -14,11 +14,11 @@ from freshet.local.process import free_ports
 from serving.thrift.messages import head_of
 from stream.kafka.connection import KafkaCluster
 from stream.sources.hive.live.metastore import client_capabilities
-from stream.sources.hive.rpc.thrift import field, integer, long, record, text, texts
+from stream.sources.hive.rpc.thrift import field, integer, long, message, record, text, texts
 from stream.sources.hive.structs import I16, Struct
 from tests.servers.hive_catalog import HiveCatalog
-from tests.serving.engines import PROCESSOR, Engine, result_of
 from tests.serving.stack import ServingStack, eventually
+from tests.serving.thrift.engines import PROCESSOR, Engine, result_of
 
 
 class Installation(NamedTuple):
@@ -130,6 +130,7 @@ def test_partitions_and_their_names(installation: Installation, engine: Engine, 
     name = f"t{uuid.uuid4().hex[:8]}"
     catalog.create(name, transactional=False, partitioned=True)
     catalog.add_partitions(name, "2024-01-02", "2024-01-01", "a=b/c")
+    catalog.add_primary_key(name, f"pk_{name}")
     of: Struct = {1: text(catalog.db), 2: text(name)}
     calls: dict[str, Struct] = {
         "get_partition_names": {**of, 3: (I16, -1)},
@@ -169,10 +170,7 @@ def test_what_the_front_does_not_know_is_the_metastores(
         assert engine.call(call, asked, 5) == direct.call(call, asked, 5), call
 
 
-def test_calls_that_come_at_once_are_answered_in_order(installation: Installation, engine: Engine) -> None:
-    from stream.sources.hive.rpc.thrift import message
-
-    catalog = installation.catalog
+def test_calls_that_come_at_once_are_answered_in_order(engine: Engine) -> None:
     engine.send(b"".join(message("getVersion", each, {}) for each in (1, 2, 3)))
     seen = b""
     while seen.count(b"getVersion") < 3:
