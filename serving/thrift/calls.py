@@ -101,8 +101,8 @@ def _get_partitions_by_names(arguments: Struct, catalog: str) -> Asked | None:
 
 def _get_partitions_by_names_req(arguments: Struct, catalog: str) -> Asked | None:
     request: Struct = field(arguments, 1)
-    # 4: with column statistics, 9: with file metadata, 11: without columns
-    if not request.keys() <= {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11} or _has(request, 4, 9, 11):
+    # 4: with column statistics, 9: with file metadata, 11: without columns, 12 and 13: with some of the parameters
+    if not request.keys() <= {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13} or _has(request, 4, 9, 11, 12, 13):
         return None
     of = _of_table(request, catalog, db=1, table=2, in_catalog=0, write_ids=8, table_id=10)
     return None if of is None else PartitionsCall(of, _texts(request, 3), _texts(request, 5), in_struct=True)
@@ -135,16 +135,23 @@ def _get_partitions(arguments: Struct, catalog: str) -> Asked | None:
 
 def _get_partitions_req(arguments: Struct, catalog: str) -> Asked | None:
     request: Struct = field(arguments, 1)
-    if not request.keys() <= {1, 2, 3, 4, 5, 6, 7} or _has(request, 7):  # 7: without columns
+    # 7: without columns, 8 and 9: with some of the parameters
+    if not request.keys() <= {1, 2, 3, 4, 5, 6, 7, 8, 9} or _has(request, 7, 8, 9):
         return None
     of = _of_table(request, catalog, db=2, table=3, in_catalog=1, write_ids=5, table_id=6)
     return None if of is None else ListCall(of, (), _limit(request, 4), in_struct=True)
 
 
+def _fetch_partition_names_req(arguments: Struct, catalog: str) -> Asked | None:
+    asked = _get_partitions_req(arguments, catalog)
+    return asked._replace(names_only=True, in_struct=False) if isinstance(asked, ListCall) else None
+
+
 def _get_partitions_ps_with_auth_req(arguments: Struct, catalog: str) -> Asked | None:
     request: Struct = field(arguments, 1)
-    if not request.keys() <= {1, 2, 3, 4, 5, 6, 7, 8, 9, 10} or _has(request, 10) or 4 not in request:
-        return None  # 10: without columns
+    # 10: without columns, 11 and 12: with some of the parameters
+    if not request.keys() <= {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12} or _has(request, 10, 11, 12) or 4 not in request:
+        return None
     of = _of_table(request, catalog, db=2, table=3, in_catalog=1, write_ids=8, table_id=9)
     if of is None:
         return None
@@ -167,6 +174,7 @@ _READ: Final[Mapping[str, Callable[[Struct, str], Asked | None]]] = {
     "get_partition_names": _get_partition_names,
     "get_partition_names_ps": _get_partition_names_ps,
     "get_partition_names_ps_req": _get_partition_names_ps_req,
+    "fetch_partition_names_req": _fetch_partition_names_req,
     "get_partitions": _get_partitions,
     "get_partitions_req": _get_partitions_req,
     "get_partitions_ps_with_auth_req": _get_partitions_ps_with_auth_req,
@@ -191,7 +199,7 @@ def _plain_table(arguments: Struct, numbers: set[int], catalog: str) -> OfTable 
 
 
 def _has(request: Struct, *numbers: int) -> bool:
-    """Whether one of these flags is set."""
+    """Whether one of these flags is set, or one of these texts is not empty."""
     return any(field(request, number, default=False) for number in numbers)
 
 

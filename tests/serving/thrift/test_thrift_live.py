@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import NamedTuple
 
 import httpx2
 import pytest
 
+from freshet.local.hive.home import classpath, metastore_home
+from freshet.local.java import find_java
 from freshet.local.process import free_ports
 from serving.thrift.messages import head_of
 from stream.kafka.connection import KafkaCluster
@@ -19,6 +23,8 @@ from stream.sources.hive.structs import I16, Struct
 from tests.servers.hive_catalog import HiveCatalog
 from tests.serving.stack import ServingStack, eventually
 from tests.serving.thrift.engines import PROCESSOR, Engine, result_of
+
+ENGINE = Path(__file__).with_name("Engine.java")
 
 
 class Installation(NamedTuple):
@@ -178,3 +184,28 @@ def test_calls_that_come_at_once_are_answered_in_order(engine: Engine) -> None:
     head = head_of(seen)
     assert head is not None
     assert head.sequence == 1
+
+
+def test_hives_own_client(installation: Installation, tmp_path: Path) -> None:
+    """It reads through the front what it reads at the metastore, and sees what it has just written."""
+    catalog = installation.catalog
+    name = f"t{uuid.uuid4().hex[:8]}"
+    catalog.create(name, transactional=False, partitioned=True)
+    catalog.add_partitions(name, "1", "2", "3")
+    said = {}
+    for place, (host, port) in {"front": installation.front, "metastore": catalog.address}.items():
+        program = [find_java().path, "-cp", classpath(metastore_home(), tmp_path), str(ENGINE)]
+        ran = subprocess.run(
+            [*program, f"thrift://{host}:{port}", catalog.db, name, "41"],
+            capture_output=True,
+            check=False,
+            timeout=240,
+            text=True,
+        )
+        assert ran.returncode == 0, ran.stderr[-2000:]
+        said[place] = ran.stdout.splitlines()
+    wrote = [line for line in said["front"] if line.startswith("wrote")]
+    assert wrote == [f"wrote {each} {each}" for each in (9, 19, 29, 39)]
+    read = [[line for line in lines if line.startswith("read")] for lines in said.values()]
+    assert read[0][-1] == read[1][0], "nothing was written in between"
+    assert answered(installation, "get_partitions_req") > 0
