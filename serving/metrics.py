@@ -48,6 +48,15 @@ class FrontMetrics:
             ["outcome"],
             registry=self.registry,
         )
+        self.engine_calls = Counter(
+            "freshet_serve_engine_calls",
+            "Calls of engines, by the call (other: no cache answers it) and who answered (cache, metastore).",
+            ["catalog", "call", "served_from"],
+            registry=self.registry,
+        )
+        self.engine_connections = Gauge(
+            "freshet_serve_engine_connections", "Open connections of engines.", ["catalog"], registry=self.registry
+        )
         self.streams = Gauge(
             "freshet_serve_streams",
             "Open change streams: shared have caught up and read one reader's ring, own read Kafka for themselves.",

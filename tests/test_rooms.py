@@ -91,7 +91,6 @@ READ_ELSEWHERE: Final = {
     "serving/client/sessions/django.py:track_database": "for applications",
     "serving/client/sessions/sqlalchemy.py:track_engine": "for applications",
     "serving/client/sessions/wsgi.py:WsgiSessions": "for applications",
-    "stream/sources/hive/structs.py:decode_struct": "stored structs are a kept format: they must stay readable",
     "spark_jobs/output.py:read_report": "rebuild.json is a kept format: every version of it must stay readable",
 }
 """path:name → why it stays although the product does not read it."""

@@ -104,12 +104,8 @@ def thrift_listeners(settings: Settings, front: Front) -> list[ThriftListener]:
     """Those of ``serve.thrift``. Raises `SettingsError`, `PlainListenRefused`."""
     from freshet.commands.source_hive import access_of
     from serving.thrift.listener import ListenerSettings, ThriftListener, check_thrift
-    from serving.thrift.metrics import ThriftMetrics, thrift_metrics
 
     found: list[ThriftListener] = []
-    if not settings.serve.thrift:
-        return found
-    calls, connections = thrift_metrics(front.metrics.registry)
     for name, chosen in settings.serve.thrift.items():
         keyspace = settings.keyspaces.get(name)
         source = keyspace.source if keyspace is not None else None
@@ -137,7 +133,7 @@ def thrift_listeners(settings: Settings, front: Front) -> list[ThriftListener]:
             chosen.shown_bytes,
             chosen.connections,
         )
-        found.append(ThriftListener(front, name, listens, ThriftMetrics(name, calls, connections)))
+        found.append(ThriftListener(front, name, listens))
     return found
 
 

@@ -13,8 +13,6 @@ from stream.sources.hive.rpc.thrift import field
 from stream.sources.hive.structs import LIST, STRING, Struct
 from tokens import TokenError, ValidWriteIdList
 
-INT16_MAX: Final = 32_767
-
 
 class OfTable(NamedTuple):
     """A table as a call names it, with what it brings of a transaction. ``table_id`` 0: not given."""
@@ -44,7 +42,7 @@ class PartitionsCall(NamedTuple):
 class ListCall(NamedTuple):
     """All partitions, or the names of all. ``values``: of the first columns, "" for any. ``limit`` -1: there is none.
 
-    ``with_privileges``: those of who asks, where a table has them for its partitions. ``in_struct``: the list is in one.
+    ``with_privileges``: those of who asks, if its partitions have any. ``in_struct``: the list is in one.
     """
 
     of: OfTable

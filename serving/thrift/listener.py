@@ -64,7 +64,7 @@ class ListenerSettings:
 class ThriftListener:
     """Belongs to one event loop. `start` it, and `close` it."""
 
-    def __init__(self, front: Front, keyspace: str, settings: ListenerSettings, metrics: ThriftMetrics) -> None:
+    def __init__(self, front: Front, keyspace: str, settings: ListenerSettings) -> None:
         """Answers from the cache once the source of ``keyspace`` has told that nothing stands against it.
 
         Raises `ReadError` ``unknown_keyspace``, also of a catalog that has no metastore for its source.
@@ -76,7 +76,7 @@ class ThriftListener:
         self._catalog = keyspace
         self._settings = settings
         self._source = source
-        self._metrics = metrics
+        self._metrics = ThriftMetrics(keyspace, front.metrics)
         self._answers = Answers(
             space,
             front.owners,
