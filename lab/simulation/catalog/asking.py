@@ -96,8 +96,8 @@ class SimulatedTableSource:
 class ObservedTableReads(TableReads):
     """The real reads. They show the owner's answer to the read that gets it."""
 
-    async def _ask_owners(self, lookup: TableLookup) -> OwnerTable:
-        found = await super()._ask_owners(lookup)
+    async def _ask_owners(self, lookup: TableLookup, *, as_struct: bool = False) -> OwnerTable:
+        found = await super()._ask_owners(lookup, as_struct=as_struct)
         _read.get().owner = found
         return found
 

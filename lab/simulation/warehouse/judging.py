@@ -131,15 +131,15 @@ class CatalogJudge:
         self._check_explanation(session, answer, owed, listed)
         demanded = list(owed) if answer.freshness == "fresh" else []
         if listed is not None and answer.freshness == "fresh":
-            demanded.append((STALE, self._demanded_by(listed)) if listed.text else (OWN_WRITES, listed.state))
+            demanded.append((STALE, self.demanded_by(listed)) if listed.text else (OWN_WRITES, listed.state))
             self._check_covered(session, answer, listed)
-        found = self._first(answer, max((state for _, state in demanded), default=0), ended, listed)
+        found = self.first_of(answer, max((state for _, state in demanded), default=0), ended, listed)
         if found is None:
             self._complain_of(session, answer, demanded, ended, listed)
         elif session and NO_EPOCH not in answer.why:
             if asked.bound_s is not None:  # what proves a time is not seen: the answer's token tells no event for that
                 seen = max((state for rule, state in demanded if rule != BOUNDED), default=0)
-                found = self._first(answer, seen, ended, listed) or 0
+                found = self.first_of(answer, seen, ended, listed) or 0
             self._events[session].append((MONOTONIC, found))
 
     def _owed(self, session: str, asked: Asked) -> list[tuple[str, int]]:
@@ -152,7 +152,7 @@ class CatalogJudge:
         """The last state that was there at a time."""
         return max(bisect_right(self._warehouse.states, time, key=lambda state: state.time) - 1, 0)
 
-    def _demanded_by(self, listed: Listed) -> int:
+    def demanded_by(self, listed: Listed) -> int:
         """The last write of the table by a transaction that the list counts as committed."""
         hwm, exceptions, _ = read_list(listed.text)
         return max(
@@ -200,7 +200,7 @@ class CatalogJudge:
         if hwm > own_hwm and any(each not in exceptions for each in range(max(own_hwm + 1, hwm - 50), hwm + 1)):
             self._complain(COVERED, f"session {session}: {answer.what}: {listed.text} goes beyond it")
 
-    def _first(self, answer: Answer, demanded: int, ended: float, listed: Listed | None) -> int | None:
+    def first_of(self, answer: Answer, demanded: int, ended: float, listed: Listed | None) -> int | None:
         """The number of the first state at or after ``demanded`` of which the answer may be."""
         for number, state in self._states(demanded, ended):
             if answer.is_of(state) and self._is_committed(state, answer, listed):
@@ -228,10 +228,10 @@ class CatalogJudge:
         self, session: str, answer: Answer, demanded: Sequence[tuple[str, int]], ended: float, listed: Listed | None
     ) -> None:
         text = f"session {session or 'none'}: {answer.what} from the {answer.served_from} ({answer.why})"
-        if self._first(answer, 0, ended, listed) is None:
+        if self.first_of(answer, 0, ended, listed) is None:
             self._complain(UNCOMMITTED, f"{text}, which was never so, or not committed")
             return
-        broken = {rule for rule, state in demanded if self._first(answer, state, ended, listed) is None}
+        broken = {rule for rule, state in demanded if self.first_of(answer, state, ended, listed) is None}
         rule = next((rule for rule in (OWN_WRITES, MONOTONIC, BOUNDED) if rule in broken), STALE)
         at = max(state for _, state in demanded)
         now = self._warehouse.states[at].tables.get(answer.table)

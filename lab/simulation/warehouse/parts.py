@@ -17,7 +17,7 @@ from lab.simulation.warehouse.serving import PORT, MetastoreServer
 from lab.simulation.warehouse.serving import twins as metastore_twins
 from lab.simulation.warehouse.statistics import Analyzed, AnalyzedServer
 from lab.simulation.whole_processes.run import Bound, WholeProcesses
-from serving.http.front import make_front
+from serving.http.front import Front, make_front
 from serving.locations.directory import TopicDirectory
 from serving.locations.refreshing import Locations
 from serving.reads.spaces import TableSpace
@@ -31,7 +31,7 @@ from stream.sources.hive.live.source import HiveSource
 from stream.wire.keys import Layout
 from tokens.errors import FreshetError
 
-SHAPE: Final = 7
+SHAPE: Final = 8
 """Integers in the first op."""
 SHARD: Final = "hive/0"
 SOURCE: Final = "source"
@@ -57,11 +57,12 @@ class WarehouseParts(WholeProcesses):
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
         """``shape``: the scheduler's seed; 1 for two partitions, and for a second consumer; the form of messages; 1 for
         a source that begins when the catalog is there already, and for a front that answers while the metastore is
-        away with what it has; 1 for tables with a column, and statistics of it."""
-        seed, partitions, consumers, form, self._late, stale, columns = shape
+        away with what it has; 1 for tables with a column, and statistics of it; 1 for a front that engines ask."""
+        seed, partitions, consumers, form, self._late, stale, columns, engines = shape
         super().__init__(seed, outcome, trace)
         self.states = STATES
         self._stale_if_down = bool(stale % 2)
+        self._has_engines = bool(engines % 2)
         self.partitions = 1 + partitions % 2
         self.analyzed = Analyzed(lambda: self.kernel.now) if columns % 2 else None
         """The metastore, if its tables have columns."""
@@ -130,6 +131,11 @@ class WarehouseParts(WholeProcesses):
         space = TableSpace(CATALOG, Layout(self.partitions), HiveTables(METASTORE, SHARD))
         front = make_front([space], Locations(TopicDirectory(reader)), stale_if_down=self._stale_if_down)
         self.kernel.run_task(FRONT, lambda: listen(front, FRONT_PORT))
+        if self._has_engines:
+            self.beside(front)
+
+    def beside(self, front: Front) -> None:
+        """Listens for engines, too."""
 
 
 STATES: Final[dict[str, Callable[[WarehouseParts], bool]]] = {

@@ -144,16 +144,29 @@ class MetastoreServer:
         name = f"{db}.{table}"
         if name not in self.warehouse.tables:
             raise Missing(1)
-        found = sorted(self.warehouse.parts[name])[:count]
+        found = sorted(self.warehouse.parts[name])
+        found = found if count < 0 else found[:count]
         structs = [self.warehouse.partition_struct(name, values) for values in found]
         return "rec", {1: ("lst", ("rec", structs))}
 
+    def call_fetch_partition_names_req(self, arguments: Arguments) -> Typed:
+        name = f"{arguments[1][2]}.{arguments[1][3]}"
+        if name not in self.warehouse.tables:
+            raise Missing(1)
+        return "lst", ("str", [path_of(values) for values in sorted(self.warehouse.parts[name])])
+
     def call_get_partitions_by_names(self, arguments: Arguments) -> Typed:
-        name = _table(arguments)
+        return self._partitions_of(_table(arguments), arguments[3])
+
+    def call_get_partitions_by_names_req(self, arguments: Arguments) -> Typed:
+        request = arguments[1]
+        return "rec", {1: self._partitions_of(f"{request[1]}.{request[2]}", request[3])}
+
+    def _partitions_of(self, name: str, paths: list[str]) -> Typed:
         if name not in self.warehouse.tables:
             raise Missing(2)
         by_path = {path_of(values): values for values in self.warehouse.parts[name]}
-        found = [by_path[each] for each in arguments[3] if each in by_path]
+        found = [by_path[each] for each in paths if each in by_path]
         return "lst", ("rec", [self.warehouse.partition_struct(name, values) for values in found])
 
     # --- what belongs to no table ---

@@ -13,13 +13,14 @@ from lab.simulation.installation.processes import KAFKA
 from lab.simulation.naive.judging import BY_THE_RULES
 from lab.simulation.warehouse.changing import FUNCTIONS, KINDS_OF_TABLE, NAMES, PART_WRITES, STRANGE, VALUES
 from lab.simulation.warehouse.details import ANALYZED, STALENESS_MS
+from lab.simulation.warehouse.engines import ENGINES, WAYS_OF_ENGINES, Engaging
 from lab.simulation.warehouse.filters import FILTERS
 from lab.simulation.warehouse.judging import RULES as JUDGED
 from lab.simulation.warehouse.metastore import CATALOG, DATABASES
 from lab.simulation.warehouse.parts import CONSUMERS, FRONT, PROCESSES, SHAPE, SHARD, SOURCE, STATES
 from lab.simulation.warehouse.reading import PATIENCE_S, SESSIONS, WAYS
 from lab.simulation.warehouse.statistics import OF_TABLE, TOGETHER
-from lab.simulation.warehouse.transacting import WITHIN, Transacting
+from lab.simulation.warehouse.transacting import WITHIN
 from lab.simulation.whole_processes.run import CLIENT, PAUSES_S
 from lab.simulation.whole_processes.stores import Stores
 from lab.simulation.whole_processes.words import DURABLE
@@ -56,11 +57,13 @@ FEW: Final = 2
 """Of more partitions the metastore alone tells the statistics together, and of none (`parts.SMALL`)."""
 DROPS_KEPT: Final = 1
 """Tables have a few partitions, and the fold must forget drops of them."""
+LEFT_ALONE_S: Final = 2.5
+"""Longer than a front leaves a metastore alone that engines have just asked for in vain."""
 SETTLES_IN_S: Final = 180.0
 """Longer than two of the group's session timeouts, the longest back-offs, and a request that runs into its timeout."""
 
 
-class WarehouseRun(Transacting):
+class WarehouseRun(Engaging):
     """One history. See `lab.simulation.engine.HistoryRun`."""
 
     def finish(self) -> None:
@@ -128,6 +131,7 @@ class WarehouseRun(Transacting):
         refused: list[str] = []
 
         def work() -> None:
+            self.kernel.wait(lambda: False, LEFT_ALONE_S)
             for table in self.warehouse.tables:
                 if self._is_view(table):
                     continue
@@ -224,7 +228,12 @@ MEASURES: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
 }
 """Op → (weight, fields): those of histories whose tables have statistics."""
 WITH_STATISTICS: Final = 0.3
-KINDS: Final = COMMON | RARE | MEASURES
+ENGAGES: Final[tuple[int, ...]] = (ENGINES, _NAMES, 3, WAYS_OF_ENGINES, len(VALUES), _PATIENCE)
+"""How many values each integer of the op ``engine`` has."""
+WITH_ENGINES: Final = 0.3
+DRAWN: Final = 5
+"""Integers of the first op that each history draws."""
+KINDS: Final = COMMON | RARE | MEASURES | {"engine": (6, ENGAGES)}
 MOTIFS: Final = 0.4
 """The share of histories with one."""
 
@@ -314,6 +323,19 @@ def _with_statistics(ops: History, rng: Random) -> History:
     return ops
 
 
+def _with_engines(ops: History, rng: Random) -> History:
+    """The same ops, in some histories with engines' calls among them: some before a table has a reader, some after."""
+    if rng.random() >= WITH_ENGINES:
+        return ops
+    world: Op = (*ops[0], *(0,) * (SHAPE - len(ops[0])), 1)
+    ops = [world, *ops[1:]]
+    for _ in range(6 + rng.randrange(14)):
+        call: Op = ("engine", *(rng.randrange(bound) for bound in ENGAGES))
+        place = 1 + rng.randrange(len(ops))
+        ops[place:place] = [call] * (1 + rng.randrange(3))
+    return ops
+
+
 class WarehouseWorld:
     """A metastore's live catalog, followed and answered for by whole processes."""
 
@@ -327,7 +349,7 @@ class WarehouseWorld:
         """A random history of 14 to 40 ops, which uses some kinds of ops only; most begin with a table or two."""
         share = 0.2 + 0.5 * rng.random()
         names = [*COMMON, *[name for name in RARE if rng.random() < share]]
-        ops: History = [("world", rng.randrange(1 << 16), *(int(rng.random() < 0.4) for _ in range(SHAPE - 2)))]
+        ops: History = [("world", rng.randrange(1 << 16), *(int(rng.random() < 0.4) for _ in range(DRAWN)))]
         made: list[Op] = [("create", rng.randrange(_NAMES), rng.randrange(12)) for _ in range(rng.randrange(4))]
         made += [("partition", name, 4, rng.randrange(len(VALUES)), 0) for _, name, _ in made for _ in range(3)]
         if rng.random() < 0.4:
@@ -337,7 +359,8 @@ class WarehouseWorld:
             ops += rng.choice((_motif, _drops, _points, _entangles, _transacts, _transacts))(rng)
         for name in rng.choices(names, [KINDS[name][0] for name in names], k=14 + rng.randrange(27)):
             ops.append((name, *(rng.randrange(bound) for bound in KINDS[name][1])))
-        return _with_statistics(ops, Random(int(ops[0][1])))  # so that the other histories stay as they are
+        seed = int(ops[0][1])  # so that the other histories stay as they are
+        return _with_engines(_with_statistics(ops, Random(seed)), Random(seed + 1))
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         """Runs the ops, then the final checks. Stops at the first violation."""
