@@ -114,7 +114,7 @@ def thrift_listeners(settings: Settings, front: Front) -> list[ThriftListener]:
                 f"serve.thrift.{name}: no keyspace {name} has a metastore for its source",
                 hint=f'name it after one, as [serve.thrift.hive], and set [keyspaces.{name}.source] kind = "hive"',
             )
-        if source.user:
+        if source.user or source.ssl_cert:
             raise SettingsError(
                 f"serve.thrift.{name}: the metastore asks who its clients are, which this front can't",
                 hint="engines have to ask that metastore themselves",
