@@ -62,24 +62,18 @@ class Worker:
 
 
 def worker_settings(
-    number: int, count: int, consume: ConsumptionSettings, owner: OwnerSettings
+    number: int, consume: ConsumptionSettings, owner: OwnerSettings
 ) -> tuple[ConsumptionSettings, OwnerSettings]:
-    """The settings of worker ``number`` of ``count``.
+    """The settings of worker ``number``.
 
     The first one keeps the data directory; the others have theirs in it. Checkpoints of all are in the first one's, so
-    that a copy has all partitions. Ports count up from the given ones.
+    that a copy has all partitions. Ports count up from the given ones. Memory for fills is as for one process: each
+    partition has its share of it by the topic's number of partitions, whichever worker has it.
     """
     place = consume.data_dir / f".worker-{number}" if number else consume.data_dir
     host, _, port = owner.announced.rpartition(":")
-    hot = {name: {table: most // count for table, most in tables.items()} for name, tables in consume.hot.items()}
     return (
-        replace(
-            consume,
-            data_dir=place,
-            checkpoints=consume.data_dir / CHECKPOINTS_NAME,
-            overlay_bytes=consume.overlay_bytes // count,
-            hot=hot,
-        ),
+        replace(consume, data_dir=place, checkpoints=consume.data_dir / CHECKPOINTS_NAME),
         replace(
             owner,
             port=owner.port + number if owner.port else 0,
@@ -97,7 +91,7 @@ def run_workers(
 
     ``configure``: called first in each of them. It must be picklable.
     """
-    workers = [Worker(number, *worker_settings(number, count, consume, owner)) for number in range(count)]
+    workers = [Worker(number, *worker_settings(number, consume, owner)) for number in range(count)]
     signalled, wake = socket.socketpair()
     wake.setblocking(False)
     woken_before = signal.set_wakeup_fd(wake.fileno())  # first: a signal between the two would be lost

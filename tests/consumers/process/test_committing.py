@@ -155,7 +155,7 @@ def test_a_process_makes_checkpoints_where_all_workers_do(number: int | None, tm
     """In the data directory, so that a copy of it has the partitions of all of them, as of a process without."""
     consume = ConsumptionSettings(KafkaCluster("nowhere:1"), ("shop",), tmp_path / "data")
     if number is not None:
-        consume, _ = worker_settings(number, 2, consume, OwnerSettings())
+        consume, _ = worker_settings(number, consume, OwnerSettings())
     process: Any = ConsumerProcess(consume, OwnerSettings())
 
     def called(work: Callable[[], Any]) -> Future[Any]:

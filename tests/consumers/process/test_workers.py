@@ -123,7 +123,10 @@ def test_workers_end_when_their_supervisor_is_killed(kafka: KafkaCluster, keyspa
 
 
 def test_workers_have_places_ports_and_memory_of_their_own(tmp_path: Path) -> None:
-    """The first one keeps the place that a single process has; memory for fills is shared out."""
+    """The first one keeps the place that a single process has.
+
+    Each shares memory for fills out by the topic's partitions, and has some of these: all have what one process has.
+    """
     consume = ConsumptionSettings(
         kafka=KafkaCluster("127.0.0.1:1"),
         keyspaces=("k",),
@@ -132,14 +135,14 @@ def test_workers_have_places_ports_and_memory_of_their_own(tmp_path: Path) -> No
         hot={"k": {"d.t": 400}},
     )
     owner = OwnerSettings("0.0.0.0", 7_000, Access.of_secret("secret"), 9_100, "outside:8_000".replace("_", ""))
-    made = [worker_settings(number, 4, consume, owner) for number in range(4)]
+    made = [worker_settings(number, consume, owner) for number in range(4)]
     assert [each.data_dir for each, _ in made] == [tmp_path, *(tmp_path / f".worker-{number}" for number in (1, 2, 3))]
     assert {each.checkpoints for each, _ in made} == {tmp_path / "checkpoints"}, "a backup has all partitions"
-    assert {each.overlay_bytes for each, _ in made} == {250}
-    assert [each.hot for each, _ in made] == [{"k": {"d.t": 100}}] * 4
+    assert {each.overlay_bytes for each, _ in made} == {consume.overlay_bytes}
+    assert [each.hot for each, _ in made] == [consume.hot] * 4
     assert [(each.port, each.announced) for _, each in made] == [(7_000 + n, f"outside:{8_000 + n}") for n in range(4)]
     assert {(each.metrics_host, each.metrics_port) for _, each in made} == {("127.0.0.1", 0)}
-    free = [worker_settings(number, 2, consume, OwnerSettings())[1] for number in range(2)]
+    free = [worker_settings(number, consume, OwnerSettings())[1] for number in range(2)]
     assert [(each.port, each.announced, each.metrics_port) for each in free] == [(0, "", None)] * 2
 
 
@@ -148,7 +151,7 @@ def test_settings_reach_a_workers_process(tmp_path: Path) -> None:
     consume = ConsumptionSettings(
         kafka=KafkaCluster("127.0.0.1:1"), keyspaces=("k",), data_dir=tmp_path, snapshots=Snapshots({"k": "file:///s"})
     )
-    found = pickle.loads(pickle.dumps(worker_settings(1, 2, consume, OwnerSettings())))
+    found = pickle.loads(pickle.dumps(worker_settings(1, consume, OwnerSettings())))
     assert found[0].snapshots.places == {"k": "file:///s"}
 
 
