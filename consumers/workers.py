@@ -13,16 +13,19 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing import connection, get_context, resource_tracker
 from threading import Thread
 from typing import Any, Final
+from urllib.error import HTTPError
 
 import structlog
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from consumers.owner.partitions import NO_PARTITIONS
 from consumers.owner.protocol import OwnerError
 from consumers.process.loop import ConsumptionSettings
 from consumers.process.run import CHECKPOINTS_NAME, OwnerSettings, announced_host, monitoring_options, run_consumer
@@ -42,7 +45,6 @@ STOP_TIMEOUT_S: Final = 60.0
 """Workers that have not ended so long after SIGTERM are killed."""
 SCRAPE_TIMEOUT_S: Final = 3.0
 _BUILD: Final = "freshet_build_info"
-_READY: Final = "freshet_consumer_ready"
 
 
 @dataclass(slots=True)
@@ -268,14 +270,16 @@ class WorkersCollector:
         yield from families.values()
 
     def not_ready(self) -> str:
-        """Why the workers are not ready; empty if all answer and all partitions that they have are ready."""
-        ready = []
+        """Why the workers are not ready; empty if all answer, and all that have or await something are ready."""
+        told = set()
         for worker in self._workers:
-            found = _scrape(worker)
-            if found is None:
+            why = _not_ready(worker)
+            if why is None:
                 return f"worker {worker.number} does not answer"
-            ready += [sample.value for family in found if family.name == _READY for sample in family.samples]
-        return "" if ready and all(ready) else "not ready"
+            if why not in ("", NO_PARTITIONS):  # there may be more workers than partitions
+                return f"worker {worker.number}: {why}"
+            told.add(why)
+        return "" if "" in told else NO_PARTITIONS
 
 
 def _scrape(worker: Worker) -> list[Metric] | None:
@@ -287,6 +291,20 @@ def _scrape(worker: Worker) -> list[Metric] | None:
             return list(text_string_to_metric_families(answer.read().decode()))
     except (OSError, ValueError):
         return None
+
+
+def _not_ready(worker: Worker) -> str | None:
+    """Why a worker is not ready, as it says itself; empty if it is, None if it does not answer."""
+    if not worker.metrics:
+        return None
+    with suppress(OSError, ValueError):
+        try:
+            with direct().open(f"http://{worker.metrics}/readyz", timeout=SCRAPE_TIMEOUT_S):
+                return ""
+        except HTTPError as refused:
+            with refused:
+                return refused.read().decode(errors="replace").strip()
+    return None
 
 
 def _serve_metrics(workers: list[Worker], owner: OwnerSettings) -> Any:

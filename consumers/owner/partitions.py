@@ -42,6 +42,8 @@ _AWAIT_COMMIT: Final = frozenset({DISK_FULL, DISK_FAILS, NO_RESOURCES})
 _PAUSED: Final = _AWAIT_COMMIT | {DEAD_LETTERS, NEWER_WIRE, WRONG_LAYOUT}
 RETRY_S: Final = 1.0
 UNKNOWN_OFFSET: Final = -1
+NO_PARTITIONS: Final = "no partitions"
+"""`Ownership.not_ready` of a process to which its group gives none."""
 MARKS_MAX: Final = 64
 """Watermarks that a partition remembers of each shard."""
 RECENT_MAX: Final = 4_096
@@ -217,8 +219,19 @@ class Ownership:
     @property
     def is_ready(self) -> bool:
         """Whether there are partitions, each has caught up since its take-over, and nothing is awaited or unopened."""
-        owned, awaited = self._partitions, self.awaited_keyspaces or self.unopened
-        return bool(owned) and not awaited and all(each.ready for each in owned.values())
+        return not self.not_ready
+
+    @property
+    def not_ready(self) -> str:
+        """Why it is not ready; empty if it is. Without names: probes need no token."""
+        if self.awaited_keyspaces:
+            return f"keyspaces without a topic or an assignment yet: {len(self.awaited_keyspaces)}"
+        if self.unopened:
+            return f"partitions whose stores are not open yet: {len(self.unopened)}"
+        owned = self._partitions.values()
+        if behind := sum(not each.ready for each in owned):
+            return f"partitions that have not caught up: {behind}"
+        return "" if owned else NO_PARTITIONS
 
 
 def instance_id(data_dir: Path) -> str:

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from consumers.fold.backfills import backfilled_tables
-from consumers.owner.partitions import Partition
+from consumers.owner.partitions import Ownership, Partition
 from consumers.owner.server import OwnerServer
 from consumers.process.loop import Consumption
 from stream.monitoring import serve_monitoring
@@ -26,7 +26,6 @@ _GAUGES = (
      lambda p: p.end if p.end >= 0 else None),
     ("freshet_consumer_silence_seconds", "Time since a message was last folded; above 10 the source may be down.",
      lambda p: p.silent_seconds),
-    ("freshet_consumer_ready", "1 once the partition has caught up since its take-over.", lambda p: int(p.ready)),
     ("freshet_consumer_paused", "1 while folding of the partition is stopped; `freshet lag` shows the reason.",
      lambda p: int(p.is_paused)),
     ("freshet_store_entries", "Estimated entries in the store.", lambda p: p.store.estimated_entries()),
@@ -63,11 +62,13 @@ class ConsumerCollector:
 
     def collect(self) -> Iterator[Metric]:
         """All families, as of now."""
-        partitions = list(self._consumption.ownership)
+        ownership = self._consumption.ownership
+        partitions = list(ownership)
         for name, text, take in _GAUGES:
             yield _by_partition(GaugeMetricFamily(name, text, labels=_PLACE), partitions, take)
         for name, text, take in _COUNTERS:
             yield _by_partition(CounterMetricFamily(name, text, labels=_PLACE), partitions, take)
+        yield _ready(ownership)
         yield from _lags(partitions)
         yield _tables(partitions)
         yield CounterMetricFamily(
@@ -85,6 +86,16 @@ def _by_partition(family: Any, partitions: list[Partition], take: Any) -> Any:
     for each in partitions:
         if (value := take(each)) is not None:
             family.add_metric([each.keyspace, str(each.number)], value)
+    return family
+
+
+def _ready(ownership: Ownership) -> Metric:
+    """Of partitions whose stores are not open, too: nobody else would tell that they are given and not answered."""
+    text = "1 once the partition has caught up since its take-over; 0 also while its store is not open."
+    family = GaugeMetricFamily("freshet_consumer_ready", text, labels=_PLACE)
+    owned = {(each.keyspace, each.number): int(each.ready) for each in ownership}
+    for (keyspace, number), value in (dict.fromkeys(ownership.unopened, 0) | owned).items():
+        family.add_metric([keyspace, str(number)], value)
     return family
 
 
@@ -130,7 +141,4 @@ def serve_metrics(
     )
     consumption.commit_seconds.append(commits.observe)
 
-    def not_ready() -> str:
-        return "" if consumption.ownership.is_ready else "not ready"
-
-    return serve_monitoring(place, registry, not_ready, **options)
+    return serve_monitoring(place, registry, lambda: consumption.ownership.not_ready, **options)

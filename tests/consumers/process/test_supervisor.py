@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from prometheus_client.core import Metric
+from prometheus_client import CollectorRegistry
 
 from consumers import workers
+from consumers.owner.overlay import Overlay
+from consumers.owner.partitions import Ownership, Partition
 from consumers.process.loop import ConsumptionSettings
 from consumers.process.run import OwnerSettings
 from consumers.workers import BACKOFF_S, SETTLED_S, Worker, WorkersCollector
 from stream.kafka.connection import KafkaCluster
+from stream.kafka.topics import Topic
+from stream.monitoring import serve_monitoring
 from tokens.errors import FreshetError
 
 
@@ -80,13 +86,38 @@ def test_a_worker_that_dies_at_once_is_started_again_later_and_later(tmp_path: P
     assert pauses == [BACKOFF_S, 2 * BACKOFF_S, 4 * BACKOFF_S, BACKOFF_S, 2 * BACKOFF_S]
 
 
-@pytest.mark.parametrize(("values", "says"), [([], "not ready"), ([1.0, 0.0], "not ready"), ([1.0, 1.0], "")])
-def test_workers_without_partitions_are_not_ready(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: list[float], says: str
-) -> None:
-    """They answer nothing yet: a rollout that waits for them would take away the ones before."""
-    family = Metric(workers._READY, "", "gauge")
-    for number, value in enumerate(values):
-        family.add_sample(family.name, {"partition": str(number)}, value)
-    monkeypatch.setattr(workers, "_scrape", lambda _: [family])
-    assert WorkersCollector([worker_of(tmp_path)]).not_ready() == says
+def ownership_of(data_dir: Path, *, ready: Sequence[bool] = (), awaited: int = 0, unopened: int = 0) -> Ownership:
+    """Of a process that has such partitions, and waits for so many topics and stores."""
+    owned = Ownership(data_dir)
+    store: Any = None
+    for number, is_ready in enumerate(ready):
+        owned.add(Partition("k", number, Topic("k", "id", 20), store, Overlay(0), ready=is_ready))
+    owned.awaited_keyspaces = frozenset(f"k{number}" for number in range(awaited))
+    owned.unopened = frozenset(("k", number) for number in range(10, 10 + unopened))
+    return owned
+
+
+def test_workers_are_ready_if_each_is_that_has_or_awaits_something(tmp_path: Path) -> None:
+    """A rollout that waits for them would take away the ones before. There may be more workers than partitions."""
+    made, owned = [worker_of(tmp_path), worker_of(tmp_path)], [ownership_of(tmp_path)] * 2
+    with ExitStack() as stack:
+        for number, worker in enumerate(made):
+
+            def told(number: int = number) -> str:
+                return owned[number].not_ready
+
+            server = serve_monitoring(("127.0.0.1", 0), CollectorRegistry(), told, version="1")
+            stack.callback(server.server_close)
+            stack.callback(server.shutdown)
+            worker.number, worker.metrics = number, f"127.0.0.1:{server.server_address[1]}"
+
+        def not_ready(*states: dict[str, Any]) -> str:
+            owned[:] = [ownership_of(tmp_path, **each) for each in states]
+            return WorkersCollector(made).not_ready()
+
+        ready = {"ready": [True, True]}
+        assert not_ready({}, {}) == "no partitions"
+        assert not_ready(ready, {}) == not_ready(ready, ready) == ""
+        assert not_ready(ready, {"ready": [True, False]}) == "worker 1: partitions that have not caught up: 1"
+        assert not_ready(ready, {"unopened": 2}) == "worker 1: partitions whose stores are not open yet: 2"
+        assert not_ready(ready | {"awaited": 1}, {}) == ("worker 0: keyspaces without a topic or an assignment yet: 1")

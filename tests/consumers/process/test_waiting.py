@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from consumers.owner.partitions import Partition
 from consumers.process import assignment, restoring
 from consumers.process.assignment import ASK_S, Assignment
+from consumers.process.metrics import ConsumerCollector
 from consumers.process.opening import open_partition
 from consumers.process.restoring import RETRY_S, RETRY_S_MAX, StillRestoring
 from consumers.store.errors import DiskFullError, RebuildNeededError
@@ -23,6 +24,7 @@ from tests.consumers.owning import KEYSPACE
 from tests.consumers.process.test_hand_overs import Group
 
 PARTITIONS = 3
+READY = "freshet_consumer_ready"
 WARNING = "partition can't be taken yet, trying again"
 
 
@@ -142,6 +144,18 @@ def test_a_store_that_finds_no_space_holds_up_no_other(given: Given, clock: list
     clock[0] += RETRY_S_MAX
     given.step()
     assert (given.owned, given.unopened) == ([0, 1, 2], [])
+
+
+def test_the_metrics_tell_of_a_partition_that_waits_for_its_store(given: Given) -> None:
+    """Nobody answers for it, and without a series no alert would say so."""
+    given.full = {1}
+    given.give()
+    for each in given.ownership:
+        each.ready = True
+    consumption: Any = SimpleNamespace(ownership=given.ownership, rebuilds=0)
+    server: Any = SimpleNamespace(answered={})
+    [ready] = [each for each in ConsumerCollector(consumption, server).collect() if each.name == READY]
+    assert {each.labels["partition"]: each.value for each in ready.samples} == {"0": 1, "1": 0, "2": 1}
 
 
 def test_a_copy_of_a_snapshot_that_finds_no_space_is_begun_again_later_each_time(
