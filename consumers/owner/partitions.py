@@ -9,7 +9,7 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,6 +95,8 @@ class Partition:
     commit_retry_s: float = RETRY_S
     folded_at: float = field(default_factory=time.monotonic)
     """When a message was last folded (monotonic clock). A live source publishes at least each second."""
+    heard: dict[str, float] = field(default_factory=dict)
+    """Shard → when anything of it was last folded (monotonic clock), since the partition was taken."""
     events: int = 0
     rows_committed: int = 0
     bytes_committed: int = 0
@@ -153,6 +155,18 @@ class Partition:
     def silent_seconds(self) -> float:
         """How long nothing has been folded."""
         return time.monotonic() - self.folded_at
+
+    def note_heard(self, before: Mapping[str, Lineage]) -> None:
+        """Notes which shards have said something since ``before``; a marker is something. Fold thread only."""
+        for shard, lineage in self.store.visible.lineages.items():
+            if lineage != before.get(shard):
+                self.heard[shard] = self.folded_at
+
+    def shard_silent_seconds(self, shard: str, lineage: Lineage) -> float:
+        """How long nothing of a shard has been folded; -1 if it is over, and says nothing for good."""
+        if is_succeeded(self.store.visible, shard, lineage.epoch):
+            return -1.0
+        return time.monotonic() - self.heard.get(shard, self.taken_at)
 
     def wake(self) -> None:
         """Wakes all waiting reads. Answering thread only."""

@@ -441,7 +441,10 @@ class Checkpoints(Message, tag="checkpoints"):
 
 
 class ShardStatus(msgspec.Struct, array_like=True):
-    """How far a partition has followed one shard. ``lag_seconds`` is as in `Partition.lag_seconds`; -1: unknown."""
+    """How far a partition has followed one shard. ``lag_seconds`` is as in `Partition.lag_seconds`; -1: unknown.
+
+    ``silent_seconds``: how long nothing of the shard has been folded; -1: unknown, or others have succeeded it.
+    """
 
     shard: str
     epoch: int
@@ -452,6 +455,7 @@ class ShardStatus(msgspec.Struct, array_like=True):
     lag_seconds: float
     as_of_ms: int = 0
     """The source's own clock: all that was committed before is at or before the watermark. 0: unknown."""
+    silent_seconds: float = -1.0
 
 
 class Standing(msgspec.Struct, array_like=True):

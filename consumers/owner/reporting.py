@@ -48,6 +48,7 @@ def partition_status(partition: Partition, now: float) -> PartitionStatus:
             each.low_water,
             partition.lag_seconds(now, shard, each),
             each.as_of_ms,
+            round(partition.shard_silent_seconds(shard, each), 1),
         )
         for shard, each in sorted(head.lineages.items())
     ]

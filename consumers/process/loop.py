@@ -316,8 +316,10 @@ class Consumption:
             partition.position, partition.leader_epoch = store.state.head.offset, UNKNOWN
             self._pauses.await_upgrade(partition, store.newer)
             self._make_ready(partition)  # it will not come further
-        if partition.waiters and store.visible.lineages != before:
-            self._on_progress(partition)
+        if store.visible.lineages != before:
+            partition.note_heard(before)
+            if partition.waiters:
+                self._on_progress(partition)
 
     def _ask_for_hot(self, partition: Partition, before: Mapping[tuple[str, str], Void]) -> None:
         """Ask for the hot rows of tables that were voided just now, and are read from their beginning."""

@@ -107,15 +107,23 @@ def _lags(partitions: list[Partition]) -> Iterator[Metric]:
         "freshet_consumer_watermark_timestamp_seconds", "Source time of the last marker folded.", labels=labels
     )
     epoch = GaugeMetricFamily("freshet_consumer_epoch", "The epoch that is being folded.", labels=labels)
+    silence = GaugeMetricFamily(
+        "freshet_consumer_shard_silence_seconds",
+        "Time since anything of the shard was last folded; above 10 its source may be down.",
+        labels=labels,
+    )
     for each in partitions:
         for shard, lineage in each.store.visible.lineages.items():
             values = [each.keyspace, str(each.number), shard]
             lag.add_metric(values, each.lag_seconds(now, shard, lineage))
             mark.add_metric(values, lineage.watermark_timestamp)
             epoch.add_metric(values, lineage.epoch)
+            if (silent_s := each.shard_silent_seconds(shard, lineage)) >= 0:
+                silence.add_metric(values, silent_s)
     yield lag
     yield mark
     yield epoch
+    yield silence
 
 
 def _tables(partitions: list[Partition]) -> Metric:

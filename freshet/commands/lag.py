@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import inf
 from typing import Annotated, Any
 
 import msgspec
@@ -30,7 +31,7 @@ def command(
 ) -> None:
     """Show for each partition its offsets, its watermarks, and how far it is behind the source in source time.
 
-    "heard" is the time since the last message of the source; a running source sends one each second. Of the tables that
+    "heard" is the time since the last message of the shard; a running source sends one each second. Of the tables that
     are published from the beginning it says in how many partitions they are complete.
 
     --tables: how far each table is read at the source, in how many partitions it is whole, and its last change that was
@@ -93,8 +94,9 @@ def _show(found: dict[int, PartitionStatus], missing: list[int], silent: dict[st
         line = f"{number:>9}  {each.state:<12} {each.offset:>12} {each.end:>12} {each.committed:>12}"
         heard = f"{each.silent_seconds:.1f} s" if each.silent_seconds >= 0 else "unknown"
         for shard in each.shards:
+            of_shard = f"{shard.silent_seconds:.1f} s" if shard.silent_seconds >= 0 else heard
             behind = f"{shard.lag_seconds:.1f} s" if shard.lag_seconds >= 0 else "unknown"
-            typer.echo(f"{line}  {behind:>9}  {heard:>9}  {shard.shard} {shard.watermark or '(none yet)'}")
+            typer.echo(f"{line}  {behind:>9}  {of_shard:>9}  {shard.shard} {shard.watermark or '(none yet)'}")
             line = " " * len(line)
         if not each.shards:
             typer.echo(f"{line}  {'unknown':>9}  {heard:>9}  (nothing folded)")
@@ -106,5 +108,17 @@ def _show(found: dict[int, PartitionStatus], missing: list[int], silent: dict[st
     quiet = max((each.silent_seconds for each in found.values()), default=0.0)
     if quiet > QUIET_S:
         typer.echo(f"nothing has arrived from the source for {quiet:.0f} s: is `freshet source` running?", err=True)
+    else:
+        for name, silent_s in sorted(_quiet_shards(found).items()):
+            typer.echo(f"nothing has arrived of {name} for {silent_s:.0f} s: is its source running?", err=True)
     for why in silent.values():
         typer.echo(why, err=True)
+
+
+def _quiet_shards(found: dict[int, PartitionStatus]) -> dict[str, float]:
+    """Shard → for how long no partition has heard of it, if that is long. Not those that others have succeeded: -1."""
+    least: dict[str, float] = {}
+    for partition in found.values():
+        for each in partition.shards:
+            least[each.shard] = min(each.silent_seconds, least.get(each.shard, inf))
+    return {shard: silent_s for shard, silent_s in least.items() if silent_s > QUIET_S}

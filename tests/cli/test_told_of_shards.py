@@ -6,9 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from consumers.owner.protocol import PartitionStatus, ShardStatus
 from consumers.store.index import Index
+from freshet.commands import lag
 from freshet.indexes import indexes_to_keep
 from freshet.lag.tables import table_lags
 from freshet.settings import Settings
@@ -40,6 +42,30 @@ def test_a_shard_that_is_over_is_not_asked_how_far_its_tables_are(monkeypatch: p
     asked.clear()
     assert table_lags(settings, "shop", {0: status("shop/0", "shop/2"), 1: status("shop/1")}) == []
     assert asked == ["shop/1", "shop/2"], "one with a source elsewhere publishes here, too"
+
+
+@pytest.mark.parametrize(
+    ("quiet", "told"),
+    [
+        ({}, ""),
+        ({"shop/0": 90.0}, "nothing has arrived of shop/0 for 90 s: is its source running?\n"),
+        ({"shop/1": -1.0}, ""),  # of an owner of before, or over
+    ],
+)
+def test_a_shard_that_nobody_hears_of_is_named(
+    quiet: dict[str, float], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside the others, whose markers keep every partition awake. A partition that stands still is not its source."""
+    heard = [replace(status("shop/0", "shop/1"), partition=number, silent_seconds=0.5) for number in (0, 1)]
+    for each in heard:
+        each.shards = [replace(shard, silent_seconds=quiet.get(shard.shard, 0.7)) for shard in each.shards]
+    still = replace(status("shop/0", "shop/1"), partition=2, silent_seconds=0.5)
+    still.shards = [replace(shard, silent_seconds=99.0) for shard in still.shards]
+    lag._show({each.partition: each for each in (*heard, still)}, [], {})
+    shown = capsys.readouterr()
+    assert shown.err == told
+    [line] = [each for each in shown.out.splitlines() if "shop/0" in each and each.split()[0] == "0"]
+    assert f" {quiet.get('shop/0', 0.7)} s " in line
 
 
 def test_an_index_that_no_cache_can_keep_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ PARTITION = PartitionStatus(
     11,
     True,
     "ready",
-    [ShardStatus("shop/0", 1, 4, AT, 9, AT, 0.5)],
+    [ShardStatus("shop/0", 1, 4, AT, 9, AT, 0.5, 9_000, 0.2)],
     3,
     2,
     1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
@@ -13,10 +14,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from consumers.fold.state import Void
+from consumers.owner import partitions
 from consumers.owner.partitions import CATCHING_UP, DISK_FULL, NEWER_WIRE, READY
+from consumers.owner.reporting import partition_status
 from consumers.process import loop, topic_search
 from consumers.process.assignment import SessionEnd
 from consumers.process.loop import RETRY_S, RETRY_S_MAX, Consumption, ConsumptionSettings
+from consumers.process.metrics import ConsumerCollector
 from consumers.process.topic_search import TopicSearch
 from consumers.store.errors import DiskFullError
 from consumers.store.leader_epochs import UNKNOWN, kept_leader_epoch
@@ -24,7 +28,8 @@ from consumers.store.store import Commit
 from stream.kafka.connection import KafkaCluster, KafkaRequestError, KafkaUnreachable
 from stream.kafka.reader import TopicReadError
 from stream.kafka.topics import Topic, TopicError
-from tests.consumers.histories import marker, start
+from tests.consumers.fold.test_shards import topology
+from tests.consumers.histories import SHARD, marker, start
 from tests.consumers.owning import KEYSPACE, Owner
 from tests.consumers.process.test_rebalance_errors import Silent
 from tokens.errors import FreshetError
@@ -212,6 +217,36 @@ def test_a_partition_that_ends_before_newer_records_is_ready(process: Process) -
     assert (partition.state, partition.ready, process.announced) == (NEWER_WIRE, True, [partition.name])
     assert (partition.position, process.calls) == (1, ["pause"])
     assert partition.leader_epoch == UNKNOWN, "that of the message is of what is not folded"
+
+
+def test_each_shard_has_a_silence_of_its_own_until_it_is_over(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others' markers keep the partition awake: of one whose source is gone nobody would hear."""
+    partition: Any = process.partition
+    now = [partition.taken_at]
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
+    monkeypatch.setattr(loop, "time", clock)
+    monkeypatch.setattr(partitions, "time", clock)
+
+    def after(seconds: float, *messages: bytes) -> dict[str, float]:
+        now[0] += seconds
+        records = list(enumerate(messages, partition.store.state.head.offset))
+        process.consumption._fold_run(partition, records, SimpleNamespace(leader_epoch=lambda: 3))
+        server: Any = SimpleNamespace(answered={})
+        consumption: Any = SimpleNamespace(ownership=process.consumption.ownership, rebuilds=0)
+        families = {each.name: each for each in ConsumerCollector(consumption, server).collect()}
+        samples = families["freshet_consumer_shard_silence_seconds"].samples
+        return {each.labels["shard"]: round(each.value) for each in samples}
+
+    assert after(7, start(shard="shop/1")) == {SHARD: 7, "shop/1": 0}
+    assert after(5, marker(1, continuity=1)) == {SHARD: 0, "shop/1": 5}
+    assert after(1, marker(1, continuity=2, previous=1)) == {SHARD: 0, "shop/1": 6}, (
+        "one is like the other but for its number"
+    )
+    told = {each.shard: each.silent_seconds for each in partition_status(partition, 0).shards}
+    assert told == {SHARD: 0, "shop/1": 6}
+    assert after(1, topology(SHARD, ancestors={"shop/1": 1})) == {SHARD: 1}
 
 
 @pytest.mark.parametrize(("changed", "position"), [({}, 5), ({"unchecked": True}, 1), ({"state": DISK_FULL}, 1)])
