@@ -102,6 +102,12 @@ class FrontMetrics:
             "1 if every partition has had an owner that was caught up with a source; asked anew at each scrape.",
             registry=self.registry,
         )
+        self.away = Gauge(
+            "freshet_serve_partitions_away",
+            "Partitions for which no owner or follower answered when they were looked at last.",
+            ["keyspace"],
+            registry=self.registry,
+        )
         self._answer_children: dict[tuple[str, str, str], Counter] = {}
 
     def answered(self, kind: str, served_from: str, freshness: str, count: int = 1) -> None:

@@ -94,6 +94,18 @@ def test_the_worst_partition_comes_first() -> None:
     assert watch._owners.asked == ["a:1", "b:1"]  # type: ignore[attr-defined]
 
 
+def test_the_metrics_tell_for_how_many_partitions_nobody_answers() -> None:
+    """A front that was ready stays so: without that the loss of a keyspace's last consumer raised no alert."""
+    now = [NOW]
+    of: dict[str, list[PartitionStatus] | None] = {"a:1": [told(at, 1.0) for at in range(4)]}
+    watch = watch_of(of, dict.fromkeys(range(4), "a:1"), lambda: now[0])
+    for answers, away in ((of["a:1"], 0), ([told(0, 1.0)], 3), (None, 4)):
+        of["a:1"] = answers
+        now[0] += 10
+        asyncio.run(watch.look())
+        assert f'freshet_serve_partitions_away{{keyspace="shop"}} {away}.0' in watch._metrics.exposition().decode()
+
+
 def test_a_shard_that_is_as_new_as_now_does_not_hide_one_that_is_unknown() -> None:
     """An age of zero is a clock, too: the partition's age is unknown, so it comes before one that is old."""
     watch = watch_of({"a:1": [told(0, 2.0), told(1, 0.0, None)]}, {0: "a:1", 1: "a:1", 2: "a:1", 3: "a:1"})

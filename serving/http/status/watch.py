@@ -92,6 +92,8 @@ class Watch:
             if self._last is None or not 0 <= now - self._last.at < FRESH_S:
                 found = await asyncio.gather(*(self._partitions_of(space) for space in self._spaces.values()))
                 partitions = sorted((each for some in found for each in some), key=_badness, reverse=True)
+                for name, some in zip(self._spaces, found, strict=True):
+                    self._metrics.away.labels(name).set(sum(each.state == AWAY for each in some))
                 if self._last is not None:
                     self._events += changes(self._last.partitions, partitions, now)
                 self._last = Look(now, tuple(partitions), *self._metrics.totals(), self._metrics.misses())
