@@ -60,6 +60,26 @@ def test_no_time_is_told_before_all_is_published_up_to_the_end_that_was_seen(
     assert (source.status.as_of_ms, source.status.lag_seconds >= 0) == (NOON, True)
 
 
+def test_a_source_that_never_had_read_everything_is_behind_since_its_start(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lag was unknown for as long as it was behind, which is when somebody must hear of it."""
+    now = [50.0]
+    source.status.clock = lambda: now[0]
+    source.status._caught_up_at = -1.0
+    monkeypatch.setattr(notification_log, "EVENTS_MAX", 1)
+    events = source.server.events
+    monkeypatch.setattr(source.server, "events", lambda after, most: events(after, most)[:most])
+    for txn in range(5, 8):
+        source.server.log_transaction("OPEN_TXN", fromTxnId=txn, toTxnId=txn)
+    source.following._read_events()
+    now[0] += 40
+    source.following._read_events()
+    assert (source.stamps, source.status.lag_seconds) == ([], 40)
+    source.following._read_events()
+    assert (len(source.stamps), source.status.lag_seconds) == (1, 0)
+
+
 def test_a_log_that_never_rests_is_stamped_too(source: Source) -> None:
     """Else nobody could prove a time of a busy catalog."""
     for txn in range(5, 8):

@@ -106,7 +106,10 @@ class NotificationLog:
         """All events that were read were passed. As of when all is published, in ms since 1970, if that is news."""
         self._followed_s = time.monotonic() if rows else self._followed_before_s
         looked = self._looked
-        if looked is None or self.at < looked.end:
+        if looked is None:
+            return None
+        if self.at < looked.end:
+            self._status.is_behind()
             return None
         self._looked = None
         return looked.as_of_ms
