@@ -143,12 +143,14 @@ def decide(demand: Demand, tag: Tag) -> Decision:
             return refusal
     if demand.not_before_ms > tag.as_of_ms:
         return _too_old(demand.not_before_ms, tag)
-    if demand.vector:
+    if demand.vector and _concerns(demand.vector, tag):
         return _REACHED if wanted_list is None else _COVERED_AND_REACHED
     if wanted_list is not None:
         return _COVERED
     if demand.not_before_ms:
         return _RECENT
+    if demand.vector:
+        return _UNCONCERNED
     return _NOTHING_SEEN if demand.given else _NO_DEMAND
 
 
@@ -159,6 +161,7 @@ def _proved(why: str) -> Decision:
 _REACHED = _proved("at or past what the session has seen")
 _COVERED = _proved("the entry contains every write of the list")
 _COVERED_AND_REACHED = _proved(f"{_COVERED.why}, and is {_REACHED.why}")
+_UNCONCERNED = _proved("nothing that the session has seen is of the answer's shard")
 _RECENT = _proved("it holds all that the source had committed within the demanded time")
 _NOTHING_SEEN = Decision(
     Freshness.EVENTUAL, "the session has seen nothing yet: there is nothing to prove", Verdict.NO_DEMAND
@@ -251,6 +254,11 @@ def _judge_vector(vector: Vector, tag: Tag) -> Decision | None:
 
 def _telling(refusal: Decision) -> int:
     return {Verdict.HISTORY_LOST: 2, Verdict.SHARD_UNKNOWN: 1}.get(refusal.verdict, 0)
+
+
+def _concerns(vector: Vector, tag: Tag) -> bool:
+    """Whether any component was compared: those of unrelated shards demand nothing of this answer."""
+    return tag.shard in vector or any(shard in vector for shard in tag.ancestors)
 
 
 def _judge_component(shard: str, epoch: int, seen: Position, current: int, tag: Tag) -> Decision | None:

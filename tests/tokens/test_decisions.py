@@ -101,6 +101,26 @@ def test_shards_that_cannot_concern_the_key_ask_for_nothing(seen: Position, epoc
     assert decide(demand, known)[0] is Freshness.FRESH
 
 
+@pytest.mark.parametrize(
+    ("demand", "why"),
+    [
+        (Demand(), "nothing that the session has seen is of the answer's shard"),
+        (Demand(not_before_ms=7), "all that the source had committed within the demanded time"),
+        (Demand(write_ids=L("db.t:11:7:7,8:")), "the entry contains every write of the list"),
+    ],
+)
+def test_the_reason_names_no_position_that_was_not_compared(demand: Demand, why: str) -> None:
+    """A misspelt keyspace is another one: whoever reads the answer must see that their write was not asked for."""
+    tag = replace(_tag(), as_of_ms=7, write_ids=L("db.t:11:7:7,8:"), topology=frozenset({"ks/0", "ks/1"}))
+    for shard in ("hive/0", "ks/1"):
+        decision = decide(replace(demand, vector=_vector(shard, 1, "MariaDB/0-1-99")), tag)
+        assert (decision.freshness, decision.verdict) == (Freshness.FRESH, Verdict.PROVED)
+        assert decision.why.endswith(why)
+    succeeded = replace(tag, ancestors={"hive/0": 1})
+    reached = decide(replace(demand, vector=_vector("hive/0", 1, "MariaDB/0-1-5")), succeeded)
+    assert reached.why.endswith("at or past what the session has seen")
+
+
 def _vector(shard: str, epoch: int, position: str) -> Vector:
     return Vector().with_component(shard, epoch, P(position))
 
@@ -134,7 +154,7 @@ LIST_TAG = Tag("hive/0", 1, P("HiveEvent/9"), None, P("HiveEvent/9"), L("db.t:12
         (Demand(_vector("ks/0", 2, "MariaDB/0-1-1")), _tag(), Freshness.STALE, "seen epoch 2 of ks/0"),
         (Demand(_vector("ks/0", 0, "MariaDB/0-1-1")), _tag(), Freshness.UNKNOWN, "a history that epoch 1 replaced"),
         (Demand(_vector("ks/9", 1, "MariaDB/0-1-99")), _tag(), Freshness.UNKNOWN, "not in the topology of ks/0"),
-        (Demand(_vector("kz/0", 1, "MariaDB/0-1-99")), _tag(), Freshness.FRESH, "at or past"),
+        (Demand(_vector("kz/0", 1, "MariaDB/0-1-99")), _tag(), Freshness.FRESH, "nothing that the session"),
         (Demand(_vector("kz", 1, "MariaDB/0-1-9")), _tag(), Freshness.UNKNOWN, "not in the topology of ks/0"),
         (Demand(_vector("was/0", 3, "MariaDB/0-1-8")), SUCCESSOR, Freshness.FRESH, "at or past"),
         (
