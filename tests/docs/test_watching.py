@@ -86,6 +86,14 @@ def test_each_alert_is_in_the_page_of_alerts() -> None:
     assert set(re.findall(r"`(Freshet[A-Za-z]+)`", METRICS)) == {rule["alert"] for rule in ALERTS}
 
 
+def test_an_audit_a_day_raises_no_alert() -> None:
+    """It is what the page of running advises: the next one begins a day after the last, and then takes its time."""
+    [old] = [rule["expr"] for rule in ALERTS if rule["alert"] == "FreshetVerifyOld"]
+    limits_s = [int(each) for each in re.findall(r"> (\d+)", old)]
+    assert len(limits_s) == 2
+    assert min(limits_s) > 86_400 + 6 * 3_600
+
+
 def test_panels_do_not_overlap() -> None:
     """Each panel has a place and an identity of its own, and shows something."""
     places = [
