@@ -287,6 +287,16 @@ def test_the_errors_of_the_api_have_their_status() -> None:
     assert told == STATUS_OF_CODE
 
 
+def test_each_command_that_ends_with_0_when_it_is_stopped_is_named() -> None:
+    """Whoever runs one in a script must know which exit codes mean that it was stopped before its end."""
+    [section] = re.findall(r"^## Exit codes\n(.*?)^## ", text_of(ROOT / "docs/operating/running.md"), re.M | re.S)
+    told = set(_SPAN.findall(section))
+    services = {entry.name for entry in cli.ENTRIES if entry.service or entry.unlike}
+    assert services <= told
+    assert {entry.unlike for entry in cli.ENTRIES if entry.unlike} <= told
+    assert not told & ({entry.name for entry in cli.ENTRIES} - services)
+
+
 def test_the_code_cites_only_pages_that_are_there() -> None:
     """Every page that a docstring cites is in the repository."""
     gone = []
