@@ -15,7 +15,17 @@ from lab.simulation.planted import (
     stores,
     successions,
 )
-from lab.simulation.planted.answering import applications, files, fronts, locating, operators, reading, sinks, streams
+from lab.simulation.planted.answering import (
+    applications,
+    engines,
+    files,
+    fronts,
+    locating,
+    operators,
+    reading,
+    sinks,
+    streams,
+)
 from lab.simulation.planted.capturing import connecting, postgres, statistics
 from lab.simulation.planted.planting import PlantedBug, PlantedBugError
 
@@ -39,6 +49,7 @@ PLANTED_BUGS: Final = (
     *operators.BUGS,
     *sinks.BUGS,
     *applications.BUGS,
+    *engines.BUGS,
     *files.BUGS,
 )
 
