@@ -102,9 +102,7 @@ class Scanner:
         if isinstance(kind, list):
             return self._next_of(kind)
         if kind == STRUCT:
-            if len(waiting) > DEPTH_MAX:
-                raise ThriftError(f"a message is nested more than {DEPTH_MAX} deep")
-            waiting[-1] = _FIELD
+            self._begin(_FIELD)
             return 0
         if kind == _FIELD:
             return self._field(data, at)
@@ -124,8 +122,14 @@ class Scanner:
         if count and all(each in _SIZES for each in types):
             of_one = _SIZES[types[0]] + (_SIZES[types[1]] if kind == MAP else 0)
             return self._taken(head + count * of_one)
-        waiting[-1] = [*types, 2 * count] if kind == MAP else [types[0], types[0], count]
+        self._begin([*types, 2 * count] if kind == MAP else [types[0], types[0], count])
         return head
+
+    def _begin(self, inside: int | list[int]) -> None:
+        """What comes next is nested: ``inside`` is what it holds."""
+        if len(self._waiting) > DEPTH_MAX:
+            raise ThriftError(f"a message is nested more than {DEPTH_MAX} deep")
+        self._waiting[-1] = inside
 
     def _field(self, data: bytes, at: int) -> int | None:
         if len(data) == at:
