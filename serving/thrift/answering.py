@@ -110,7 +110,7 @@ class Answers:
         try:
             asked = asked_by(head.name, decode_struct(arguments), self._catalog)
             result = await self._answer(asked, session) if asked is not None else PASSED_ON
-        except (FreshetError, ValueError, TypeError, AttributeError, KeyError) as error:
+        except (FreshetError, ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
             log.debug("a call is passed on", call=head.name, why=str(error))
             return PASSED_ON
         if not isinstance(result, bytes):

@@ -65,7 +65,8 @@ Asked = TableCall | PartitionsCall | ListCall | ConstraintsCall
 def asked_by(method: str, arguments: Struct, catalog: str) -> Asked | None:
     """What a call asks of ``catalog``; None: it is for the metastore.
 
-    Raises ``TypeError``, ``ValueError``, ``AttributeError`` and their subclasses for values of other types.
+    Raises ``TypeError``, ``ValueError``, ``AttributeError``, ``OverflowError`` and their subclasses for values of other
+    types.
     """
     read = _READ.get(method)
     return read(arguments, catalog) if read is not None else None
