@@ -154,7 +154,8 @@ class Answers:
         keys = await self._keys_of(found, asked.of, session)
         if found is None or any(_named(keys, told_by(values_of(name))) != name for name in asked.names):
             return PASSED_ON
-        stored = sorted((name, each) for name, each in zip(found.names, found.structs, strict=True) if each is not None)
+        names = [_named(keys, object_parts(each)) for each in found.names]
+        stored = sorted((name, each) for name, each in zip(names, found.structs, strict=True) if each is not None)
         is_altered = asked.processor and not all(self._shown.is_unbucketed(each) for _, each in stored)
         if len(stored) != found.count or is_altered:
             return PASSED_ON
