@@ -88,6 +88,8 @@ class Relay:
         try:
             while await self._serve_call():
                 pass
+        except ThriftError:  # it is no message, or not to its end
+            await self._pass_all()
         finally:
             if self._replies is not None:
                 self._replies.cancel()
@@ -98,12 +100,8 @@ class Relay:
                     writer.close()
 
     async def _serve_call(self) -> bool:
-        """Serves the next call. False: there is no more."""
-        try:
-            head = await self._next_head()
-        except ThriftError:
-            head = None
-            await self._pass_all()
+        """Serves the next call. False: there is no more. Raises `ThriftError`; ``_rest`` was not passed on then."""
+        head = await self._next_head()
         if head is None:
             return False
         if self._is_asked or head.kind != CALL or self._answers is None:
@@ -143,7 +141,10 @@ class Relay:
         return bool(piece)
 
     async def _whole(self, head: Head) -> bytes | None:
-        """The call, once it has arrived; None: it is too long for an answer, or has ended in between."""
+        """The call, once it has arrived; None: it is too long for an answer, or has ended in between.
+
+        Raises `ThriftError`.
+        """
         scanner, seen = Scanner(), head.size
         while len(self._rest) <= CALL_BYTES_MAX:
             end = scanner.feed(self._rest[seen:])
@@ -155,23 +156,20 @@ class Relay:
         return None
 
     async def _pass_on(self, head: Head) -> None:
-        """Sends one call on, while it arrives. Raises ``OSError``."""
+        """Sends one call on, while it arrives. Raises ``OSError``, `ThriftError`."""
         if head.name not in STILL:
             self._session.moved = True
         metastore = await self._opened(head)
         self._is_asked = True
-        scanner, data = Scanner(), self._rest
-        end = scanner.feed(data[head.size :])
-        size = None if end is None else head.size + end
-        while size is None:
-            metastore.write(data)
+        scanner, seen = Scanner(), head.size
+        while (end := scanner.feed(self._rest[seen:])) is None:
+            metastore.write(self._rest)
             await metastore.drain()
-            data = await self._reader.read(PIECE_BYTES)
-            if not data:
+            seen, self._rest = 0, await self._reader.read(PIECE_BYTES)
+            if not self._rest:
                 raise ConnectionResetError("a call was cut off")
-            size = scanner.feed(data)
-        metastore.write(data[:size])
-        self._rest = data[size:]
+        metastore.write(self._rest[: seen + end])
+        self._rest = self._rest[seen + end :]
         await metastore.drain()
 
     async def _pass_all(self) -> None:
