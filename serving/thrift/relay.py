@@ -15,7 +15,7 @@ import structlog
 
 from serving.thrift.answering import PASSED_ON, Answers, Session
 from serving.thrift.calls import ANSWERED, STILL
-from serving.thrift.messages import Head, Scanner, failure, head_of
+from serving.thrift.messages import STOP, Head, Scanner, failure, head_of
 from serving.thrift.metrics import ThriftMetrics
 from stream.sources.hive.rpc.thrift import CALL, REPLY
 from stream.sources.hive.structs import ThriftError
@@ -81,7 +81,7 @@ class Relay:
         self._replies: asyncio.Task[None] | None = None
         self._learning: Learning | None = None
         self._is_asked = False
-        """Whether nothing of the reply to the last call that was passed on has arrived."""
+        """Whether more of the reply to the last call that was passed on is to come, as far as its last byte tells."""
 
     async def run(self) -> None:
         """Returns when the connection has ended. Raises ``OSError``."""
@@ -200,9 +200,10 @@ class Relay:
         """Passes on what the metastore sends. Its end is the client's: it knew who the client is."""
         try:
             while data := await replies.read(PIECE_BYTES):
-                self._is_asked = False
                 if self._learning is not None and not self._learning.feed(data):
                     self._learning = None
+                # a reply ends as a struct does: a look at all of it would cost more than it is worth
+                self._is_asked = self._learning is not None or not data.endswith(STOP)
                 self._writer.write(data)
                 await self._writer.drain()
         except OSError:
