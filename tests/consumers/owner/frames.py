@@ -80,7 +80,7 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 REQUESTS: tuple[Request, ...] = (
     Hello(1, VERSION, "secret", OLDEST),
     Get(2, "shop", 3, [b"shop.items\0[7]"], VECTOR, 50, {"shop.items": b"meaning1"}, "t1", 9, "front", True, TRACE),
-    GetTable(3, "hive", "shop.items", LIST, 7, VECTOR, 50, "t1", TRACE, 1_700_000_000_000),
+    GetTable(3, "hive", "shop.items", LIST, 7, VECTOR, 50, "t1", TRACE, 1_700_000_000_000, True),
     GetObjects(
         10,
         "hive",
@@ -101,6 +101,7 @@ REQUESTS: tuple[Request, ...] = (
         "t1",
         TRACE,
         1_700_000_000_000,
+        True,
     ),
     Wait(4, "shop", 3, VECTOR, 50, "t1"),
     Fill(5, "shop", 3, b"shop.items\0[7]", b'{"id":7}', AT, AT, 9, b"stamp", b"meaning1", "t1"),
@@ -160,6 +161,7 @@ ANSWERS: tuple[Answer, ...] = (
         KIN,
         "shop.items",
         9,
+        b"\x00",
     ),
     OwnerObjects(
         10,
@@ -185,6 +187,7 @@ ANSWERS: tuple[Answer, ...] = (
         "code",
         KIN,
         9,
+        [b"\x00", None],
     ),
     Waited(4, True, VECTOR, [ShardKin("shop/0", 1, KIN)]),
     Filled(5, True, "filled"),
