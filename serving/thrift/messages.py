@@ -119,7 +119,7 @@ class Scanner:
         if kind == STRING:
             return self._taken(head + count)
         types = data[at], data[at + head - 5]
-        if count and all(each in _SIZES for each in types):
+        if all(each in _SIZES for each in types):
             of_one = _SIZES[types[0]] + (_SIZES[types[1]] if kind == MAP else 0)
             return self._taken(head + count * of_one)
         self._begin([*types, 2 * count] if kind == MAP else [types[0], types[0], count])
