@@ -28,6 +28,7 @@ from stream.sources.mariadb.binlog.statements import classify
         ("DROP INDEX IF EXISTS `primary` ON e.t", ["e.t"]),
         ("SET STATEMENT max_statement_time=5 FOR ALTER TABLE t FORCE", ["d.t"]),
         ('ALTER TABLE "quoted" FORCE', ["d.quoted"]),
+        ("CREATE OR REPLACE SEQUENCE t START WITH 5", ["d.t"]),
     ],
 )
 def test_ddl_names_its_tables(sql: str, tables: list[str]) -> None:
@@ -45,6 +46,7 @@ def test_ddl_names_its_tables(sql: str, tables: list[str]) -> None:
         "CREATE DEFINER=`a`@`%` SQL SECURITY DEFINER VIEW v AS SELECT 1",
         "CREATE OR REPLACE PROCEDURE p() DELETE FROM t",
         "CREATE DATABASE e",
+        "CREATE SEQUENCE s",
         "ALTER DATABASE e CHARACTER SET utf8mb4",
         "GRANT ALL ON *.* TO a",
         "CREATE USER a",

@@ -215,6 +215,8 @@ def _create(tokens: _Tokens, sql: str) -> Statement:
             return _index(tokens, sql)
         if word in ("DATABASE", "SCHEMA") and replaces:
             return _database(tokens, sql)
+        if word == "SEQUENCE" and replaces:  # MariaDB drops a table of this name for it
+            return _tables([tokens.name()], sql)
         if word in _HARMLESS_OBJECTS or word in ("DATABASE", "SCHEMA"):
             return _NOTHING
     raise _NotUnderstood
