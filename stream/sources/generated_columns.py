@@ -57,6 +57,14 @@ _TOKEN = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 
+_TEXT = re.compile(r"'(?:[^'\\]|\\.|'')*(?:'|\Z)", re.DOTALL)
+SHOWN_CHARS = 200
+
+
+def shown(expression: str) -> str:
+    """An expression for people, with ``?`` for its texts: a key to decrypt by may be among them."""
+    return " ".join(_TEXT.sub("?", expression).split())[:SHOWN_CHARS]
+
 
 def dependence(data_type: str, expression: str, types: Mapping[str, str]) -> str:
     """What keeps a virtual column from being a function of its row, for people; "" if nothing does.

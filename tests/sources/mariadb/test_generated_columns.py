@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stream.sources.generated_columns import dependence
+from stream.sources.generated_columns import SHOWN_CHARS, dependence, shown
 from stream.sources.mariadb.connection import connect
 from stream.sources.mariadb.information_schema.tables import read_table
 from tests.sources.mariadb.conftest import Source
@@ -97,6 +97,15 @@ concat(`a`) = 'x'
 `y` - 1
 benchmark(1,2)
 """.strip().splitlines()
+
+
+@pytest.mark.parametrize("text", ["'a key'", "'a ''key\\\\'", r"'a \'key'", "'a key", "_utf8mb4'a\nkey'"])
+def test_no_text_of_an_expression_is_told(text: str) -> None:
+    """The server shows it to who may see the table's definition, and a description is shown to all readers."""
+    told = shown(f"aes_decrypt(`s`,  {text})")
+    assert told.startswith("aes_decrypt(`s`, ")
+    assert "key" not in told
+    assert len(shown(f"concat({'`s`,' * SHOWN_CHARS})")) == SHOWN_CHARS
 
 
 @pytest.mark.parametrize("expression", FUNCTIONS_OF_THE_ROW)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 Effect = Literal[
     "none", "begin", "tables", "database", "all", "commit", "rollback", "rollback_to", "xa_commit", "xa_rollback"
@@ -53,6 +53,8 @@ _TOKEN = re.compile(
 READ_CHARS_MAX = 1 << 20
 """A longer statement is not parsed: such DDL voids everything, like a change logged as a statement."""
 _BEGINNING_CHARS = 4_096
+_SHOWN_CHARS: Final = 80
+_VALUES: Final = frozenset({"double", "single", "open"})
 
 _NOTHING = Statement("none")
 _BEGIN = Statement("begin")
@@ -118,19 +120,32 @@ def classify(sql: str, database: str) -> Statement:
         if handler is not None and is_complete and not tokens.is_open:
             return handler(tokens, sql)
     except _NotUnderstood:
-        return Statement("all", reason=f"a statement that was not understood: {_short(sql)}")
+        return Statement("all", reason=f"a statement that was not understood: {_short(sql, has_numbers=False)}")
     if first == "BEGIN":
         return _BEGIN
     if first in _HARMLESS_FIRST:
         return _NOTHING
     if first in _DML:
-        return Statement("all", reason=f"a change logged as a statement, not as rows: {_short(sql)}")
-    return Statement("all", reason=f"a statement that was not understood: {_short(sql)}")
+        return Statement("all", reason=f"a change logged as a statement, not as rows: {_short(sql, has_numbers=False)}")
+    return Statement("all", reason=f"a statement that was not understood: {_short(sql, has_numbers=False)}")
 
 
-def _short(sql: str) -> str:
-    text = " ".join(sql.split())
-    return text if len(text) <= 80 else text[:77] + "..."
+def _short(sql: str, *, has_numbers: bool = True) -> str:
+    """How a statement begins, for people, with ``?`` for its values.
+
+    A topic and logs are read by others than the server: a statement may concern a table that is not published, or name
+    a password. ``has_numbers``: numbers are shown. What follows a backslash is left out, since it may end a text.
+    """
+    begun, backslash, _ = sql[:_BEGINNING_CHARS].partition("\\")
+    parts = []
+    for match in _TOKEN.finditer(begun):
+        kind, text = match.lastgroup, match[0]
+        if kind in _VALUES or (kind == "word" and text[0].isdecimal() and not has_numbers):
+            text = "?"
+        parts.append(" " if kind == "space" else text)
+    text = " ".join("".join(parts).split())
+    is_whole = len(text) <= _SHOWN_CHARS and not backslash and len(sql) <= _BEGINNING_CHARS
+    return text if is_whole else text[: _SHOWN_CHARS - 3] + "..."
 
 
 class _NotUnderstood(Exception):

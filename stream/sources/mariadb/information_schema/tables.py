@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stream.sources.generated_columns import dependence
+from stream.sources.generated_columns import dependence, shown
 from stream.sources.key_range import KeyIndex
 from stream.sources.learnt_indexes import SourceIndex
 from stream.sources.mariadb.charsets import Charsets, compares_by_character, is_exact_collation
@@ -258,8 +258,9 @@ def _with_generated(columns: tuple[ColumnInfo, ...], rows: Sequence[tuple[Any, .
         problem = column.problem
         if "VIRTUAL" in extra and not problem:
             made, why = _dependence(column.name, expression, types)
-            shown = " ".join(made.split())[:200]
-            problem = f"column {column.name} may not be a function of its row: {why}, in AS ({shown})" if why else ""
+            problem = (
+                f"column {column.name} may not be a function of its row: {why}, in AS ({shown(made)})" if why else ""
+            )
         found.append(replace(column, problem=problem))
     return tuple(found)
 
