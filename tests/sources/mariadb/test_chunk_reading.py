@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pymysql
 import pytest
 
 from stream.sources.key_range import KeyIndex
@@ -108,6 +109,28 @@ def test_a_chunk_that_fails_ends_its_transaction(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(TableDiffers):
         reader.read(DESCRIBED, None)
     assert session.ended
+
+
+def test_a_session_that_is_lost_while_rows_are_estimated_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No chunk is read before that: with the dead one no table would ever be read again."""
+    opened: list[Session] = []
+
+    def connect(_: ConnectionSettings) -> Any:
+        opened.append(Session())
+        return opened[-1]
+
+    def fetch_all(session: Session, sql: str, *_: Any) -> list[list[str]]:
+        if "TABLE_ROWS" in sql and session is opened[0]:
+            raise pymysql.err.OperationalError(2013, "Lost connection")
+        return [["7"]]
+
+    monkeypatch.setattr(chunks, "connect", connect)
+    monkeypatch.setattr(chunks, "fetch_all", fetch_all)
+    reader = ChunkReader(NOWHERE)
+    with pytest.raises(MariaDBUnreachable):
+        reader.estimated_rows("s.t")
+    assert reader.estimated_rows("s.t") == 7
+    assert [each.ended for each in opened] == [True, False]
 
 
 def test_a_reader_that_was_stopped_opens_no_session_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:

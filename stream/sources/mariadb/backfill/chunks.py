@@ -108,7 +108,11 @@ class ChunkReader:
         """About how many rows a table has; 0 if the server does not say."""
         sql = "SELECT TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
         with translated(self._settings):
-            found = fetch_all(self._connect(), sql, table.split(".", 1))
+            try:
+                found = fetch_all(self._connect(), sql, table.split(".", 1))
+            except BaseException:
+                self.close()  # a session that is lost would be asked again for ever
+                raise
         return int(found[0][0] or 0) if found else 0
 
     def close(self) -> None:
