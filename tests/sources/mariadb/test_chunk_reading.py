@@ -11,7 +11,7 @@ import pytest
 
 from stream.sources.key_range import KeyIndex
 from stream.sources.mariadb.backfill import chunks
-from stream.sources.mariadb.backfill.chunks import ChunkReader, TableDiffers
+from stream.sources.mariadb.backfill.chunks import ChunkReader, TableBusy, TableDiffers
 from stream.sources.mariadb.backfill.plan import After, Chunk
 from stream.sources.mariadb.backfill.reading import ChunkReading
 from stream.sources.mariadb.by_key import SelectedRow
@@ -109,6 +109,24 @@ def test_a_chunk_that_fails_ends_its_transaction(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(TableDiffers):
         reader.read(DESCRIBED, None)
     assert session.ended
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [(1030, TableBusy), (1038, TableBusy), (1205, TableBusy), (2013, MariaDBUnreachable)]
+)
+def test_a_table_that_the_server_cannot_read_leaves_its_turn_to_the_next(
+    monkeypatch: pytest.MonkeyPatch, code: int, error: type[MariaDBError]
+) -> None:
+    """A damaged one, or one whose rows are too large to be sorted, would hold up all others for good."""
+    reader = ChunkReader(NOWHERE)
+
+    def fails(*_: Any) -> None:
+        raise pymysql.err.OperationalError(code, "it fails")
+
+    monkeypatch.setattr(reader, "_read", fails)
+    with pytest.raises(error) as raised:
+        reader.read(DESCRIBED, None)
+    assert type(raised.value) is error
 
 
 def test_a_session_that_is_lost_while_rows_are_estimated_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

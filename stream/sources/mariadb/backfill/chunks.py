@@ -23,6 +23,7 @@ from stream.sources.mariadb.by_key import TIMED_OUT, SelectedRow, code_of, rows_
 from stream.sources.mariadb.by_range import bounded, select_range
 from stream.sources.mariadb.charsets import Charsets, read_charsets
 from stream.sources.mariadb.connection import (
+    RESOURCE_ERRORS,
     Connection,
     ConnectionSettings,
     MariaDBError,
@@ -55,7 +56,7 @@ class TableDiffers(MariaDBError):
 
 
 class TableBusy(MariaDBError):
-    """The table is locked, or a statement on it took too long."""
+    """The table is locked, or a statement on it took too long, or more than the server has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,9 @@ class ChunkReader:
                     found = self._read(described, after, keys)
                 except pymysql.err.MySQLError as error:
                     self.close()
-                    if code_of(error) in TIMED_OUT:
-                        raise TableBusy(f"{described.table} is locked, or too slow: {error.args[-1]}") from error
+                    if code_of(error) in TIMED_OUT | RESOURCE_ERRORS:  # the server answers, others may be read
+                        why = f"is locked, too slow, or cannot be read now: {error.args[-1]}"
+                        raise TableBusy(f"{described.table} {why}") from error
                     raise
                 except BaseException:
                     self.close()  # its transaction locks the table against DDL
