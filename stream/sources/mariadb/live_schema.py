@@ -93,7 +93,32 @@ class LiveSchema:
         """The included tables, and those that are left out because they are locked."""
         if self.waits_for_locks:
             return read_tables(connection, self.charsets, self.include), frozenset()
-        return read_unlocked_tables(connection, self.charsets, self.include)
+        found, locked = read_unlocked_tables(connection, self.charsets, self.include)
+        return (found, locked) if is_mysql(connection) else self._read_by_name(found, locked)
+
+    def _read_by_name(
+        self, listed: Mapping[str, TableInfo], locked: frozenset[str]
+    ) -> tuple[Mapping[str, TableInfo], frozenset[str]]:
+        """Read again, one by one, the tables that are not as they are described.
+
+        MariaDB lists the files in a directory. For a moment at an ALTER's end there is none of the table that it
+        replaces, nor a word that one is missing. By its name a table is locked then.
+        """
+        found = dict(listed)
+        for name in self.catalog.differing(listed):
+            database, _, table = name.partition(".")
+            if name in listed:
+                database, table = listed[name].database, listed[name].table
+            if name in locked or not self.include(database, table):
+                continue
+            read = self._read_soon(database, table, 0)
+            if read is None:
+                locked |= {name}
+            if read is None or read[0] is None:
+                found.pop(name, None)
+            else:
+                found[name] = read[0]
+        return found, locked
 
     def _read_cascades(self, connection: Connection) -> tuple[Cascades, frozenset[str]]:
         """As `_read_tables`, the foreign keys."""

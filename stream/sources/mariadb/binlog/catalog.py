@@ -77,6 +77,11 @@ class Catalog:
         for name, xids in held.items():
             self._wait(name, _Expected(live.get(name), None if name in locked else at, xids))
 
+    def differing(self, live: Mapping[str, TableInfo]) -> list[str]:
+        """The tables that are not as they are described. ``live``: those that the server lists."""
+        listed = {name: info.describe() for name, info in live.items()}
+        return [name for name, said in self._described.items() if said != listed.get(name, missing_table(name))]
+
     def describe_as(self, descriptions: Mapping[str, DescribeTable]) -> None:
         """Set what the topic says of the tables; `resume` must follow."""
         self._described = dict(descriptions)
