@@ -30,7 +30,7 @@ from stream.sources.mariadb.cascades.foreign_keys import Cascades, ForeignKey, c
 from stream.sources.mariadb.charsets import BINARY_COLLATION, Charsets
 from stream.sources.mariadb.gtid import Gtid, GtidPosition
 from stream.sources.mariadb.information_schema.tables import _table
-from stream.sources.mariadb.schema import ColumnInfo, TableInfo
+from stream.sources.mariadb.schema import ColumnInfo, TableFilter, TableInfo, is_missing, missing_table
 from stream.wire.events import (
     EVERY_TABLE,
     NO_ROW,
@@ -266,8 +266,23 @@ def test_a_database_is_dropped_in_whatever_case_it_is_typed(typed: str, is_lower
     schema = Tables()
     schema.lower_case_names = is_lowered
     schema.reread_cascades = lambda *_: None  # type: ignore[method-assign]
-    [found] = run(statement(5, f"DROP DATABASE {typed}"), schema)
-    assert voided(found) == ({"*"} if is_void else set())
+    schema.reread = lambda database, table: schema.catalog.doubt(f"{database}.{table}", None, GtidPosition({}))  # type: ignore[method-assign]
+    [found, *_] = run([*statement(5, f"DROP DATABASE {typed}"), *committed(6)], schema)
+    assert voided(found) == ({"d.a", "d.b"} if is_void else set())
+    gone = {name for name in ("d.a", "d.b") if is_missing(schema.catalog.description(name))}
+    assert gone == voided(found), "the same as after a DROP TABLE of each"
+
+
+def test_tables_of_other_databases_stay_when_one_is_dropped_again() -> None:
+    """Tests of others make and drop databases all day: all tables of the server were read from the beginning then."""
+    schema = Tables()
+    schema.include = TableFilter()
+    asked: list[str] = []
+    schema.reread_cascades = lambda *_: None  # type: ignore[method-assign]
+    schema.reread = lambda database, table: asked.append(f"{database}.{table}")  # type: ignore[method-assign]
+    schema.catalog.describe_as({"d.a": schema.catalog.description("d.a"), "e.a": missing_table("e.a")})
+    [found] = run(statement(5, "DROP DATABASE e"), schema)
+    assert (voided(found), asked) == (set(), [])
 
 
 def test_a_statement_that_deletes_and_updates_parents_may_change_what_is_below_by_either() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from stream.sources.mariadb.gtid import GtidPosition, MysqlGtidSet
-from stream.sources.mariadb.schema import ColumnInfo, TableInfo, missing_table
+from stream.sources.mariadb.schema import ColumnInfo, TableInfo, is_missing, missing_table
 from stream.wire.events import DescribeTable
 
 Xid: TypeAlias = tuple[int, bytes, bytes]
@@ -90,6 +90,12 @@ class Catalog:
     def names(self) -> Set[str]:
         """The tables that are described."""
         return self._described.keys()
+
+    @property
+    def present(self) -> list[tuple[str, str]]:
+        """Database and table of those that are described, and not as gone, in order."""
+        names = sorted(name for name, said in self._described.items() if not is_missing(said))
+        return [(database, table) for database, _, table in (name.partition(".") for name in names)]
 
     def get(self, name: str) -> TableInfo | None:
         """The schema of a table at the present position; None if it is not known, or there is no such table."""

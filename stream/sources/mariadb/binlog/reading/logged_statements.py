@@ -54,9 +54,7 @@ class LoggedStatements:
             if recomputed:
                 self._ddl(transaction, replace(statement, tables=recomputed))
         elif effect == "database":
-            if self._may_include(statement.tables[0][0]):
-                transaction.voids.setdefault(EVERY_TABLE, statement.reason)
-                self._schema.reread_cascades()
+            self._drop_database(transaction, statement)
         elif effect == "all":
             log.warning("everything is void", reason=statement.reason, gtid=transaction.gtid.bare)
             transaction.voids.setdefault(EVERY_TABLE, statement.reason)
@@ -68,6 +66,23 @@ class LoggedStatements:
         return include.may_include(database) or (
             self._schema.lower_case_names and include.may_include(database.lower())
         )
+
+    def _drop_database(self, transaction: OpenTransaction, statement: Statement) -> None:
+        """Its tables are gone, as by a DROP of each. So are foreign keys of those that are not published."""
+        dropped = statement.tables[0][0]
+        if not self._may_include(dropped):
+            return
+        tables = [name for name in self._schema.catalog.present if self._is_same(name[0], dropped)]
+        if tables:
+            self._maps.forget_all()
+        for database, table in tables:
+            self._schema.reread(database, table)
+            transaction.voids.setdefault(f"{database}.{table}", statement.reason)
+            transaction.described.add(f"{database}.{table}")
+        self._schema.reread_cascades()
+
+    def _is_same(self, database: str, typed: str) -> bool:
+        return database == typed or (self._schema.lower_case_names and database.lower() == typed.lower())
 
     def _is_recomputed(self, name: tuple[str, str]) -> bool:
         """Whether a copy of the table may change its rows."""
