@@ -259,6 +259,27 @@ def test_ddl_of_a_backlog_voids_what_foreign_keys_of_before_it_may_have_changed(
 
 
 @pytest.mark.parametrize(
+    ("dialect", "sql", "void"),
+    [
+        (MYSQL, "CREATE TABLE IF NOT EXISTS d.a (id INT PRIMARY KEY)", set()),
+        (MYSQL, "CREATE TABLE IF NOT EXISTS d.gone (id INT PRIMARY KEY)", {"d.gone"}),
+        (MYSQL, "CREATE TABLE d.a (id INT PRIMARY KEY)", {"d.a"}),
+        (MARIADB, "CREATE TABLE IF NOT EXISTS d.a (id INT PRIMARY KEY)", {"d.a"}),
+        (MARIADB, "CREATE OR REPLACE TABLE d.a (id INT PRIMARY KEY)", {"d.a"}),
+    ],
+)
+def test_a_table_that_is_there_is_not_made_again(dialect: Dialect, sql: str, void: set[str]) -> None:
+    """MySQL logs a CREATE that does nothing, as programs have it at each start: all rows were read again for it."""
+    schema = Schema()
+    schema.catalog.describe_as(
+        {**{name: schema.catalog.description(name) for name in schema.catalog.names}, "d.gone": missing_table("d.gone")}
+    )
+    schema.catalog.resume(schema.live, GtidPosition({}))
+    [found] = with_schema(schema, dialect, [dialect.begin(5, flags=events.STANDALONE)[0], query(sql)])
+    assert void <= voided(found) <= {*void, "d.gone"}
+
+
+@pytest.mark.parametrize(
     ("typed", "is_lowered", "is_void"), [("D", True, True), ("D", False, False), ("e", True, False)]
 )
 def test_a_database_is_dropped_in_whatever_case_it_is_typed(typed: str, is_lowered: bool, is_void: bool) -> None:

@@ -187,6 +187,21 @@ def test_a_change_that_is_analyzed_is_done(sql: str) -> None:
     assert classify(sql, "d").effect == "all"
 
 
+@pytest.mark.parametrize(
+    ("sql", "is_so"),
+    [
+        ("CREATE TABLE IF NOT EXISTS t (id INT)", True),
+        ("CREATE TABLE t (id INT)", False),
+        ("CREATE OR REPLACE TABLE IF NOT EXISTS t (id INT)", False),
+        ("DROP TABLE IF EXISTS t", False),
+    ],
+)
+def test_what_does_nothing_to_a_table_that_is_there_is_known(sql: str, *, is_so: bool) -> None:
+    """It may still make one that is not."""
+    found = classify(sql, "d")
+    assert (found.effect, found.if_missing) == ("tables", is_so)
+
+
 def test_what_may_copy_a_table_names_it() -> None:
     """A copy computes stored columns anew, so the reader must know of which table."""
     for sql in ("CREATE INDEX i ON e.t (a)", "ALTER TABLE e.t ALTER a SET DEFAULT 2", "OPTIMIZE LOCAL TABLE e.t"):

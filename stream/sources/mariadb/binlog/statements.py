@@ -24,13 +24,14 @@ class Statement:
     """The effect of one statement. ``tables``: those it names. ``xid``: (format, gtrid, bqual) of an XA statement.
 
     With the effect "none" ``tables`` are those that the server may copy for it. That changes no row, unless a stored
-    column is computed anew and gets another value.
+    column is computed anew and gets another value. ``if_missing``: it does nothing if its table is there.
     """
 
     effect: Effect
     tables: tuple[Name, ...] = ()
     reason: str = ""
     xid: tuple[int, bytes, bytes] = (0, b"", b"")
+    if_missing: bool = False
 
 
 class _Token(NamedTuple):
@@ -224,8 +225,8 @@ def _create(tokens: _Tokens, sql: str) -> Statement:
         if word == "TABLE":
             if temporary:
                 return _NOTHING
-            tokens.skip("IF", "NOT", "EXISTS")
-            return _tables([tokens.name()], sql)
+            if_missing = tokens.skip("IF", "NOT", "EXISTS") and not replaces
+            return replace(_tables([tokens.name()], sql), if_missing=if_missing)
         if word == "INDEX":
             return _index(tokens, sql)
         if word in ("DATABASE", "SCHEMA") and replaces:

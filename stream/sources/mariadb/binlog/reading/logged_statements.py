@@ -15,6 +15,7 @@ from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
 from stream.sources.mariadb.binlog.statements import Statement, classify
 from stream.sources.mariadb.gtid import MysqlGtid
 from stream.sources.mariadb.live_schema import LiveSchema
+from stream.sources.mariadb.schema import TableInfo
 from stream.wire.events import EVERY_TABLE
 
 log = structlog.get_logger(__name__)
@@ -48,7 +49,8 @@ class LoggedStatements:
         if effect in ("xa_commit", "xa_rollback"):
             self._xa_end(transaction, statement)
         elif effect == "tables":
-            self._ddl(transaction, statement)
+            if not (statement.if_missing and self._is_there(statement.tables[0], transaction)):
+                self._ddl(transaction, statement)
         elif effect == "none":
             recomputed = tuple(filter(self._is_recomputed, statement.tables))
             if recomputed:
@@ -86,9 +88,17 @@ class LoggedStatements:
 
     def _is_recomputed(self, name: tuple[str, str]) -> bool:
         """Whether a copy of the table may change its rows."""
-        full_name = ".".join(name)
-        info = self._schema.catalog.get(full_name.lower() if self._schema.lower_case_names else full_name)
+        info = self._known(name)
         return info is not None and info.is_recomputed
+
+    def _is_there(self, name: tuple[str, str], transaction: OpenTransaction) -> bool:
+        """Whether a table is known to be there already. MariaDB logs no CREATE of such a one, so it was made anew."""
+        info = self._known(name)
+        return isinstance(transaction.gtid, MysqlGtid) and info is not None and bool(info.columns)
+
+    def _known(self, name: tuple[str, str]) -> TableInfo | None:
+        full_name = ".".join(name)
+        return self._schema.catalog.get(full_name.lower() if self._schema.lower_case_names else full_name)
 
     def _ddl(self, transaction: OpenTransaction, statement: Statement) -> None:
         names = list(statement.tables)
