@@ -54,6 +54,12 @@ def test_ddl_names_its_tables(sql: str, tables: list[str]) -> None:
         "SAVEPOINT `s`",
         "ANALYZE TABLE t",
         "FLUSH TABLES",
+        "ALTER INSTANCE ROTATE INNODB MASTER KEY",
+        "CREATE OR REPLACE SPATIAL REFERENCE SYSTEM 990001 NAME 'a' DEFINITION 'b'",
+        "DROP SPATIAL REFERENCE SYSTEM IF EXISTS 990001",
+        "CREATE LIBRARY IF NOT EXISTS e.l LANGUAGE JAVASCRIPT AS $$ export function f() { return 1 } $$",
+        "DROP LIBRARY e.l",
+        "REPAIR VIEW v FROM MYSQL",
     ],
 )
 def test_statements_that_touch_no_row_have_no_effect(sql: str) -> None:

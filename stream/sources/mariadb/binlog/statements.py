@@ -90,6 +90,9 @@ _HARMLESS_OBJECTS = frozenset(
         "PACKAGE",
         "TABLESPACE",
         "LOGFILE",
+        "INSTANCE",
+        "LIBRARY",
+        "REFERENCE",  # SPATIAL REFERENCE SYSTEM
     }
 )
 _HARMLESS_CLAUSE = re.compile(
@@ -319,7 +322,7 @@ def _alter_other(tokens: _Tokens) -> Statement:
 
 
 def _drop(tokens: _Tokens, sql: str) -> Statement:
-    if tokens.skip("TEMPORARY"):
+    if tokens.skip("TEMPORARY") or tokens.skip("SPATIAL", "REFERENCE"):
         return _NOTHING
     word = tokens.word()
     if word in ("TABLE", "TABLES"):
@@ -361,6 +364,8 @@ def _rename(tokens: _Tokens, sql: str) -> Statement:
 def _maintain(tokens: _Tokens, sql: str) -> Statement:
     """ANALYZE, OPTIMIZE and REPAIR of tables. ``ANALYZE UPDATE …`` does what it analyzes, and is logged like that."""
     _ = tokens.skip("LOCAL") or tokens.skip("NO_WRITE_TO_BINLOG")
+    if tokens.skip("VIEW"):
+        return _NOTHING
     if tokens.word() not in ("TABLE", "TABLES"):
         raise _NotUnderstood
     return replace(_tables(_names(tokens), sql), effect="none")
