@@ -15,6 +15,7 @@ from stream.sources.mariadb.binlog import events
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.binlog.coalesce import TransactionRows
 from stream.sources.mariadb.binlog.reader import BinlogReader
+from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatements
 from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
 from stream.sources.mariadb.binlog.rows import TableDecoder
 from stream.sources.mariadb.binlog.table_map import (
@@ -256,6 +257,31 @@ def test_ddl_of_a_backlog_voids_what_foreign_keys_of_before_it_may_have_changed(
     [found] = with_schema(schema, dialect, [dialect.begin(5, flags=events.STANDALONE)[0], query(sql)])
     is_below = dialect is MYSQL and not is_known and sql != "DROP DATABASE y"
     assert voided(found) == (named | {"d.c"} if is_below else named)
+
+
+@pytest.mark.parametrize(
+    ("collation", "sql", "effect", "names"),
+    [
+        (1, b"ALTER TABLE t COMMENT '\xe9'", "none", (("d", "t"),)),
+        (1, b"DROP TABLE `\xe9`", "tables", (("d", "\xe9"),)),
+        (2, "DROP TABLE `\xe9`".encode(), "tables", (("d", "\xe9"),)),
+        (2, b"DROP TABLE `\xe9`", "all", ()),
+        (3, b"DROP TABLE t /* \x81\x40 */", "all", ()),
+        (3, b"DROP TABLE t", "tables", (("d", "t"),)),
+        (9, b"DROP TABLE t /* \xe9 */", "all", ()),
+        (9, b"DROP TABLE t", "tables", (("d", "t"),)),
+    ],
+)
+def test_a_statement_is_read_in_its_clients_character_set(
+    collation: int, sql: bytes, effect: str, names: tuple[tuple[str, str], ...]
+) -> None:
+    """A comment with an accent, of a client that does not speak UTF-8, voided every table of the server."""
+    schema = Tables()
+    latin = "".join(map(chr, range(256)))
+    schema.charsets = Charsets({1: "latin1", 2: "utf8mb4", 3: "gbk"}, {"latin1": latin})
+    unused: Any = None
+    found = LoggedStatements(schema, unused, unused).classified(events.Query("d", sql, collation))
+    assert (found.effect, found.tables) == (effect, names)
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,11 @@ class LoggedStatements:
     def classified(self, query: events.Query) -> Statement:
         """What a statement does, by its text."""
         charset = self._schema.charsets.by_collation.get(query.collation, "")
-        if not query.sql.isascii() and not charset.startswith("utf8"):
+        decode = bytes.decode if query.sql.isascii() else self._schema.charsets.decoder(charset)
+        if decode is None:
             return Statement("all", reason=f"a statement in character set {charset or 'unknown'}")
         try:
-            return classify(query.sql.decode(), query.database)
+            return classify(decode(query.sql), query.database)
         except UnicodeDecodeError:
             return Statement("all", reason="a statement whose text cannot be decoded")
 
