@@ -66,12 +66,15 @@ _ROLES: Final[dict[type, str]] = {Fill: FILL, FillTable: FILL, Checkpoint: ADMIN
 class Answerer(Protocol):
     """What a connection needs of its server, `consumers.owner.server.OwnerServer`."""
 
-    instance: str
     access: Access
     audit: Audit
     waiting: int
     connections: set[FrontConnection]
     ungreeted: dict[FrontConnection, None]
+
+    @property
+    def instance(self) -> str:
+        """The process's name."""
 
     def answer(self, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
         """The answer, or a coroutine that waits for it."""

@@ -41,6 +41,8 @@ WRONG_LAYOUT: Final = "wrong_layout"
 _AWAIT_COMMIT: Final = frozenset({DISK_FULL, DISK_FAILS, NO_RESOURCES})
 _PAUSED: Final = _AWAIT_COMMIT | {DEAD_LETTERS, NEWER_WIRE, WRONG_LAYOUT}
 RETRY_S: Final = 1.0
+INSTANCE_NAME: Final = "instance"
+"""In the data directory: the name of its process in the consumer group."""
 UNKNOWN_OFFSET: Final = -1
 NO_PARTITIONS: Final = "no partitions"
 """`Ownership.not_ready` of a process to which its group gives none."""
@@ -191,6 +193,7 @@ class Ownership:
 
     def __init__(self, data_dir: Path) -> None:
         """Raises `StoreError` if ``data_dir`` can't be written to."""
+        self._data_dir = data_dir
         self.instance = instance_id(data_dir)
         self.awaited_keyspaces: frozenset[str] = frozenset()
         """Configured keyspaces for which no topic or no assignment has been seen yet."""
@@ -201,6 +204,14 @@ class Ownership:
         self.is_drained = False
         """It has, and gets none any more."""
         self._partitions: dict[tuple[str, int], Partition] = {}
+
+    def rename(self) -> None:
+        """Takes another name: another process has this one, so its data directory is a copy of this one, or this of it.
+
+        Two members of a group by one name evict each other for good. Raises `StoreError`.
+        """
+        before, self.instance = self.instance, _new_instance(self._data_dir / INSTANCE_NAME)
+        log.warning("another process has this one's name, going on by another one", before=before, now=self.instance)
 
     def add(self, partition: Partition) -> None:
         """Fold thread only."""
@@ -253,15 +264,19 @@ def instance_id(data_dir: Path) -> str:
 
     Raises `StoreError`.
     """
-    path = data_dir / "instance"
+    path = data_dir / INSTANCE_NAME
     try:
         return path.read_text().strip()
     except FileNotFoundError:
-        name = uuid.uuid4().hex
+        return _new_instance(path)
     except OSError as error:
         raise store_error(error, str(path)) from error
+
+
+def _new_instance(path: Path) -> str:
+    name = uuid.uuid4().hex
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, name.encode())
     except OSError as error:
         raise store_error(error, str(path)) from error

@@ -90,7 +90,6 @@ class OwnerServer:
         beyond loopback without TLS.
         """
         self.ownership = ownership
-        self.instance = ownership.instance
         self.stands: Stands = lambda *_: None
         """Set by whoever reads the announcements."""
         self.drain: Callable[[], None] = lambda: None
@@ -109,6 +108,11 @@ class OwnerServer:
         self.ungreeted: dict[FrontConnection, None] = {}
         """Those of them that have not greeted yet, the oldest first; the same."""
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def instance(self) -> str:
+        """As `Ownership.instance`."""
+        return self.ownership.instance
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
         """Listens; returns host and port.

@@ -18,6 +18,7 @@ one's owner goes on announcing itself.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -81,7 +82,7 @@ class Announcer:
         self,
         kafka: KafkaCluster,
         address: str,
-        instance: str,
+        instance: Callable[[], str],
         group: str = "",
         *,
         standby: bool = False,
@@ -90,6 +91,8 @@ class Announcer:
         front: str = "",
     ) -> None:
         """``address``: host:port at which others reach the owner protocol. ``group``, ``zone``: as in the settings.
+
+        ``instance``: the process's name, as it is now.
 
         ``front``: URL of the read API in this process.
 
@@ -158,7 +161,7 @@ class Announcer:
         if said.role == "follower" and since is not None and time.monotonic() - since >= SILENT_S:
             return reader.owner_of(partition.keyspace, partition.number) is not None
         known = self._of_role(reader, partition, said.role)
-        return known is not None and known.instance != self._instance and not known.gone and supersedes(known, said)
+        return known is not None and known.instance != self._instance() and not known.gone and supersedes(known, said)
 
     def _of_role(self, reader: LocationsReader, partition: Partition, role: Role) -> Announcement | None:
         """What stands of the partition's owner, or of this group's follower."""
@@ -237,7 +240,7 @@ class Announcer:
                 continue
             is_its_own = not (partition.lost or partition.leaving)
             settled = is_its_own and now - self._unsettled_until(reader, partition, known) >= SETTLED_S
-            generation = generation_above(known, partition, self._instance, settled=settled)
+            generation = generation_above(known, partition, self._instance(), settled=settled)
             if now_due or said is None or generation != said.generation:
                 swap = self._swaps.get(place, 0) if role == "owner" else 0
                 self._unsent[place] = self._announcement(partition, generation, swap, role)
@@ -258,7 +261,7 @@ class Announcer:
         member; or if the owner has not announced itself for `SILENT_S`: it died later. ``lost``: Kafka does not answer,
         so nothing would be heard of it anyway.
         """
-        if known is not None and (known.instance == self._instance or known.group == self._group):
+        if known is not None and (known.instance == self._instance() or known.group == self._group):
             self._swaps[place] = known.swap
             return False
         if self._waits and place not in self._swaps:
@@ -298,7 +301,7 @@ class Announcer:
             keyspace=partition.keyspace,
             partition=partition.number,
             address=self._address,
-            instance=self._instance,
+            instance=self._instance(),
             layout=head.layout,
             topic_id=partition.topic.topic_id,
             started_at=self._started_at,

@@ -363,8 +363,10 @@ class Assignment:
     def lose(self, error: TopicReadError) -> NoReturn:
         """Notes that Kafka can't continue a partition's store, and raises `SessionEnd`: the next session rebuilds it.
 
-        If ``error`` is not about one partition, it is raised again.
+        If ``error`` is not about one partition, it is raised again. A member that was replaced joins by another name.
         """
+        if error.code == "member_replaced":
+            self._ownership.rename()
         if error.code != "offset_out_of_range" or error.place is None:
             raise error
         self._lost[error.place] = RebuildNeededError(str(error), hint=error.hint, code="log_truncated")

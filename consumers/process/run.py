@@ -166,7 +166,7 @@ class ConsumerProcess:
         announcer = Announcer(
             self.settings.kafka,
             address,
-            ownership.instance,
+            lambda: ownership.instance,
             self.settings.group,
             standby=self.owner.standby,
             follower=self.owner.follower,

@@ -63,7 +63,8 @@ class TopicReadError(FreshetError):
     """A topic cannot be read any further.
 
     Codes: ``offset_out_of_range`` (the next record is gone, or another one has taken its offset: rebuild; the offset is
-    never reset), ``read_failed``, ``read_timeout`` (no progress before the deadline), ``kafka_denied`` (no right).
+    never reset), ``read_failed``, ``read_timeout`` (no progress before the deadline), ``kafka_denied`` (no right),
+    ``member_replaced`` (another process has joined the group by this one's member id).
     """
 
     code = "read_failed"
@@ -126,6 +127,9 @@ def is_notice(message: Message) -> bool:
     text = error.str() if topic is None else f"{place}: {error.str()}"
     if lacking := what_lacks(error):
         raise TopicReadError(text, hint=lacking, code="kafka_denied")
+    if error.code() == KafkaError._FATAL and "group.instance.id" in text:  # the code of its reason is not told
+        hint = "another process has a copy of this one's data directory; this one goes on by another name"
+        raise TopicReadError(text, hint=hint, code="member_replaced")
     if error.code() not in _LOST_CODES:
         raise TopicReadError(text, code="read_failed")
     lost = TopicReadError(

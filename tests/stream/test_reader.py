@@ -214,6 +214,8 @@ def test_a_partition_that_goes_on_behind_a_longer_one_is_waited_for(monkeypatch:
         (None, None),
         (KafkaError(KafkaError._TRANSPORT, "away"), None),
         (KafkaError(KafkaError._TRANSPORT, "away", fatal=True), "read_failed"),
+        (KafkaError(KafkaError._FATAL, "fenced by other consumer with same group.instance.id"), "member_replaced"),
+        (KafkaError(KafkaError._FATAL, "another"), "read_failed"),
         (KafkaError(KafkaError._AUTO_OFFSET_RESET, "gone"), "offset_out_of_range"),
         (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "no"), "kafka_denied"),
         (KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "what"), "read_failed"),

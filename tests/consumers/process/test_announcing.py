@@ -132,7 +132,7 @@ def test_an_owner_announces_again_and_above_what_does_not_belong_there(
     monkeypatch.setattr(announcing, "CHECK_S", 0.05)
     monkeypatch.setattr(announcing, "SETTLED_S", 0.2)
     partition = partition_of(tmp_path, keyspace_name, 3)
-    owner = Announcer(kafka, "here:1", "me")
+    owner = Announcer(kafka, "here:1", lambda: "me")
     with LocationsReader(kafka) as reader:
 
         def stands(generation: int) -> bool:
@@ -153,7 +153,7 @@ def test_an_owner_announces_again_and_above_what_does_not_belong_there(
 def test_orders_neither_block_nor_raise_without_kafka(tmp_path: Path) -> None:
     """The fold thread gives them."""
     partition = partition_of(tmp_path, "shop", 1)
-    owner = Announcer(NOWHERE, "here:1", "me")
+    owner = Announcer(NOWHERE, "here:1", lambda: "me")
     began = time.monotonic()
     owner.announce(partition)
     owner.withdraw(partition)
@@ -186,7 +186,7 @@ def test_a_partition_that_is_assigned_and_taken_away_at_once_is_withdrawn(tmp_pa
     monkeypatch.setattr("stream.kafka.locations.announce", lambda _, each: sent.extend(each))
     monkeypatch.setattr("threading.Thread.start", lambda _: None)
     partition, reader = partition_of(tmp_path, "shop", 3), read([])
-    owner = Announcer(NOWHERE, "here:1", "me")
+    owner = Announcer(NOWHERE, "here:1", lambda: "me")
 
     def turn(*orders: Any) -> list[bool]:
         sent.clear()
@@ -209,7 +209,7 @@ def test_what_waits_to_be_sent_follows_the_partition(tmp_path: Path, monkeypatch
     """That it is leaving is announced at once, and a withdrawal takes the place of what was never sent."""
     monkeypatch.setattr("threading.Thread.start", lambda _: None)
     partition, reader = partition_of(tmp_path, "shop", 3), read([])
-    owner = Announcer(NOWHERE, "here:1", "me")
+    owner = Announcer(NOWHERE, "here:1", lambda: "me")
     owner._again_at = 1e9
     owner.announce(partition)
     owner._take_orders(0.001)
@@ -230,7 +230,7 @@ def test_an_owner_that_has_the_readers_says_how_often_they_were_moved(tmp_path: 
     """Also after it has announced itself anew: below that number they would go back to the group before."""
     monkeypatch.setattr("threading.Thread.start", lambda _: None)
     partition = partition_of(tmp_path, "shop", 3)
-    owner = Announcer(NOWHERE, "here:1", "me")
+    owner = Announcer(NOWHERE, "here:1", lambda: "me")
     owner.announce(partition)
     owner._take_orders(0.001)
     owner._prepare(read([msgspec.structs.replace(said("me", 3), swap=2)]), 1.0)
@@ -243,7 +243,7 @@ def test_who_has_withdrawn_succeeds_nobody(gone: bool, tmp_path: Path, monkeypat
     """A partition that is handed over is answered for until another process does."""
     monkeypatch.setattr("threading.Thread.start", lambda _: None)
     partition = partition_of(tmp_path, "shop", 3)
-    owner = Announcer(NOWHERE, "here:1", "me")
+    owner = Announcer(NOWHERE, "here:1", lambda: "me")
     owner._sent[partition.name] = said("me", 3)
     owner._reader = read([said("other", 5), said("other", 5, gone=gone)])
     assert owner.is_succeeded(partition) is not gone
@@ -259,7 +259,7 @@ def test_a_process_that_was_stopped_never_gets_above_who_took_its_place(
     monkeypatch.setattr("stream.kafka.locations.monotonic", lambda: clock[0])
     monkeypatch.setattr("threading.Thread.start", lambda _: None)
     partition, reader = partition_of(tmp_path, "shop", 3), read([])
-    owner = Announcer(NOWHERE, "here:1", "me")
+    owner = Announcer(NOWHERE, "here:1", lambda: "me")
     owner.announce(partition)
     owner._take_orders(0.001)
 

@@ -242,6 +242,18 @@ def test_a_store_that_was_made_from_a_snapshot_is_made_again_if_it_is_lost(group
     assert restores._started == {}
 
 
+def test_a_member_whose_name_another_process_took_joins_by_another_name(group: Group, tmp_path: Path) -> None:
+    """Its data directory was copied. By one name each would evict the other for good; the new one outlives restarts."""
+    before = group.ownership.instance
+    with pytest.raises(TopicReadError):
+        group.assignment.lose(TopicReadError("broken", code="read_failed"))
+    assert group.ownership.instance == before
+    with pytest.raises(TopicReadError):
+        group.assignment.lose(TopicReadError("fenced", code="member_replaced"))
+    assert group.ownership.instance != before
+    assert Ownership(tmp_path).instance == group.ownership.instance
+
+
 def test_a_log_that_lost_its_end_costs_a_store_once(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store that is made then is of the log as it is: it must not be set aside at the next assignment, too."""
     why: list[object] = []

@@ -47,7 +47,7 @@ class Owners:
         self, instance: str, generation: int, group: str, *, standby: bool = False, follower: bool = False
     ) -> tuple[Announcer, Any]:
         """A process that has owned the partition for long."""
-        owner = Announcer(NOWHERE, f"{instance}:1", instance, group, standby=standby, follower=follower)
+        owner = Announcer(NOWHERE, f"{instance}:1", lambda: instance, group, standby=standby, follower=follower)
         owner._again_at = 1e9
         partition = partition_of(self._directory / f"{instance}-{len(self._partitions)}", "shop", generation)
         partition.taken_at -= SETTLED_S
