@@ -3,7 +3,8 @@
 Needed are, of each fold version that can go on with the topic, the newest ones, the newest verified one, and the newest
 that was folded from the topic's beginning: once retention has cut the topic, an audit could begin with no other. One of
 both may have begun elsewhere than the live state, so neither takes the other's place. A snapshot that the topic can no
-longer continue is of no use, unless it is the last one.
+longer continue is of no use, unless it is the last one. One that is ahead of the topic is of an end that Kafka has
+lost: it comes last, however new it is, or it would take the place of those that were made since.
 """
 
 from __future__ import annotations
@@ -30,8 +31,20 @@ class Verdict:
     why: str
 
 
-def judge(found: list[Found], topic_id: str, low: Mapping[int, int], keep: int, now: datetime) -> list[Verdict]:
+NO_ENDS: Final[Mapping[int, int]] = {}
+
+
+def judge(
+    found: list[Found],
+    topic_id: str,
+    low: Mapping[int, int],
+    keep: int,
+    now: datetime,
+    end: Mapping[int, int] = NO_ENDS,
+) -> list[Verdict]:
     """What becomes of each snapshot. ``low``: partition → earliest offset that the topic retains. ``keep``: at least 1.
+
+    ``end``: partition → where the topic ends.
 
     What can't be read stays, whatever it is: a newer Freshet may have written it, or somebody can mend it.
     """
@@ -46,7 +59,9 @@ def judge(found: list[Found], topic_id: str, low: Mapping[int, int], keep: int, 
         else:
             verdicts[each.name] = Verdict(each, stays=True, why=f"can't be read: {each.error}")
     for (of_topic, _), held in histories.items():
-        held.sort(key=lambda pair: (sum(pair[1].offsets.values()), pair[1].name), reverse=True)
+        held.sort(
+            key=lambda pair: (not _is_ahead(pair[1], end), sum(pair[1].offsets.values()), pair[1].name), reverse=True
+        )
         if of_topic != topic_id and not any(topic == topic_id for topic, _ in histories):
             # Before the topic has one, nothing is known to replace them: it may be a topic of another Kafka.
             why = f"is of topic id {of_topic}, and there is none of {topic_id}"
@@ -54,11 +69,17 @@ def judge(found: list[Found], topic_id: str, low: Mapping[int, int], keep: int, 
         elif of_topic != topic_id:
             verdicts |= {each.name: Verdict(each, stays=False, why=f"is of topic id {of_topic}") for each, _ in held}
         else:
-            verdicts |= _of_history(held, low, keep)
+            verdicts |= _of_history(held, low, keep, end)
     return [verdicts[each.name] for each in found]
 
 
-def _of_history(held: list[tuple[Found, Snapshot]], low: Mapping[int, int], keep: int) -> dict[str, Verdict]:
+def _is_ahead(snapshot: Snapshot, end: Mapping[int, int]) -> bool:
+    return any(offset > end.get(number, offset) for number, offset in snapshot.offsets.items())
+
+
+def _of_history(
+    held: list[tuple[Found, Snapshot]], low: Mapping[int, int], keep: int, end: Mapping[int, int]
+) -> dict[str, Verdict]:
     """``held``: of one history, the newest first."""
     verdicts: dict[str, Verdict] = {}
     has_verified = has_replayed = False
@@ -71,6 +92,7 @@ def _of_history(held: list[tuple[Found, Snapshot]], low: Mapping[int, int], keep
             why = "is the newest folded from the topic's beginning"
         else:
             expired = any(offset < low.get(number, 0) for number, offset in snapshot.offsets.items())
+            expired = expired or _is_ahead(snapshot, end)
             why = "the topic can't continue it" if expired else "newer ones are there"
             verdicts[found.name] = Verdict(found, stays=False, why=why)
             continue

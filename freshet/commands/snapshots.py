@@ -131,7 +131,7 @@ def prune(
 ) -> None:
     """Remove snapshots that are no longer needed. What the topic's retention makes necessary always stays."""
     from consumers.snapshots.pruning import judge, remove_snapshot
-    from stream.kafka.reader import start_offsets
+    from stream.kafka.reader import end_offsets, start_offsets
     from stream.kafka.topics import describe_topic, events_topic
 
     settings = load_settings()
@@ -140,7 +140,8 @@ def prune(
     with explain_unknown_keyspace(settings, keyspace):
         topic = describe_topic(kafka, events_topic(kafka, keyspace))
         low = start_offsets(kafka, topic.name, range(topic.partitions))
-    for verdict in judge(found, topic.topic_id, low, keep, datetime.now(UTC)):
+        end = end_offsets(kafka, topic.name, range(topic.partitions))
+    for verdict in judge(found, topic.topic_id, low, keep, datetime.now(UTC), end):
         if not verdict.stays and not dry_run:
             remove_snapshot(place, verdict.found)
         done = "stays" if verdict.stays else "would be removed" if dry_run else "removed"

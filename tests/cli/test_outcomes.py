@@ -111,6 +111,7 @@ def test_a_dry_run_removes_no_snapshot(words: list[str], monkeypatch: pytest.Mon
     monkeypatch.setattr("freshet.commands.snapshots._found", lambda *_: (None, found))
     monkeypatch.setattr("stream.kafka.topics.describe_topic", lambda *_: Topic("t", "t1", 1))
     monkeypatch.setattr("stream.kafka.reader.start_offsets", lambda *_: {0: 0})
+    monkeypatch.setattr("stream.kafka.reader.end_offsets", lambda *_: {0: 0})
     monkeypatch.setattr("consumers.snapshots.pruning.judge", lambda *_: verdicts)
     monkeypatch.setattr("consumers.snapshots.pruning.remove_snapshot", lambda _, each: removed.append(each.name))
     assert cli.run(["snapshots", "prune", "shop", *words]) == 0

@@ -362,6 +362,15 @@ def test_what_retention_needs_is_never_pruned() -> None:
     assert [each.stays for each in elsewhere] == [True, True], "the command may have asked another Kafka"
 
 
+@pytest.mark.parametrize(("end", "stays"), [(500, {"a", "b"}), (900, {"lost", "b"})])
+def test_a_snapshot_of_an_end_that_kafka_has_lost_takes_nobodys_place(end: int, stays: set[str]) -> None:
+    """Its offsets are the greatest for long, and each new one would be removed for it. Alone it stays."""
+    found = [made("lost", 900, verified=True), made("a", 300), made("b", 400, verified=True)]
+    verdicts = judge(found, TOPIC_ID, {0: 0}, 2, NOW, {0: end})
+    assert {each.found.name for each in verdicts if each.stays} == stays
+    assert [each.stays for each in judge(found[:1], TOPIC_ID, {0: 0}, 1, NOW, {0: end})] == [True]
+
+
 def test_what_can_not_be_read_stays_and_what_was_never_finished_goes_after_a_day() -> None:
     """A newer Freshet may have written it; a writer that still works must not lose its files."""
 
