@@ -13,7 +13,7 @@ import structlog
 from consumers.owner.overlay import NO_TABLES, Overlay
 from consumers.owner.partitions import REBUILDING, Partition
 from consumers.process.restoring import BackgroundRestores, StillRestoring
-from consumers.snapshots.restoring import Snapshots
+from consumers.snapshots.restoring import Snapshots, building_of
 from consumers.store.directory import holds_store
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError, store_error
 from consumers.store.index import Index
@@ -199,6 +199,8 @@ def open_partition(
     except StoreError:
         store.close(commit=False)
         raise
+    # Of a process that was killed while it copied a snapshot: the next one may have begun without any.
+    shutil.rmtree(building_of(store.directory), ignore_errors=True)
     offset = store.state.head.offset
     partition = Partition(keyspace, number, topic, store, Overlay(overlay_bytes, hot), end, offset)
     partition.leader_epoch = kept_leader_epoch(store.directory, offset)

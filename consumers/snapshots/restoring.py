@@ -126,6 +126,11 @@ def log_refusal(keyspace: str, partition: int, error: SnapshotError) -> None:
     )
 
 
+def building_of(directory: Path) -> Path:
+    """Where the store of ``directory`` is made from a snapshot."""
+    return directory.with_name(f"{directory.name}.restoring")
+
+
 def restore_partition(
     place: Place,
     found: Found,
@@ -147,7 +152,7 @@ def restore_partition(
     held = snapshot.of(partition)
     assert held is not None, "`Wanted.refusal` and the commands look before"
     directory = partition_directory(data_dir, snapshot.keyspace, partition)
-    building = directory.with_name(f"{directory.name}.restoring")
+    building = building_of(directory)
     manifest = Manifest(snapshot.keyspace, partition, snapshot.topic_id, snapshot.layout)
     try:
         shutil.rmtree(building, ignore_errors=True)  # of a process that was killed

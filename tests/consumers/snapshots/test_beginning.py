@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -328,6 +329,16 @@ def test_a_process_that_is_killed_at_any_moment_leaves_a_whole_store_or_none(tmp
     assert offset_of(opened(tmp_path / "data", place)) == AT
 
 
+def test_what_a_killed_copy_left_goes_also_if_no_snapshot_is_taken_then(tmp_path: Path) -> None:
+    """The place is away at the next start, say, and the store is never made from a snapshot again."""
+    fold(tmp_path / "data", 30).close()
+    left = tmp_path / "data" / KEYSPACE / "0.restoring"
+    left.mkdir()
+    (left / "000000.sst").write_bytes(b"half")
+    assert offset_of(opened(tmp_path / "data", tmp_path / "nothing")) == 30
+    assert not left.exists()
+
+
 def test_a_place_that_never_answers_holds_back_no_other(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,7 +428,7 @@ def test_an_answer_that_comes_too_late_changes_nothing(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store that was folded from the topic meanwhile stays, and the next restore from that place is done again."""
-    asked, answers, get = Event(), Event(), Place.get
+    asked, answers, get, before = Event(), Event(), Place.get, threading.enumerate()
 
     def late(self: Place, name: str, file: Path) -> None:
         monkeypatch.setattr(restoring, "SILENT_S", 0.2)
@@ -431,9 +442,11 @@ def test_an_answer_that_comes_too_late_changes_nothing(
     partition, _ = in_background(tmp_path / "data", place, 0, restores)
     assert asked.is_set()
     building = tmp_path / "data" / KEYSPACE / "0.restoring"
-    assert building.exists(), "the copy still waits"
+    [copying] = [each for each in threading.enumerate() if each.name == "restore-0" and each not in before]
     answers.set()
-    until(lambda: not building.exists(), "what was copied is removed")
+    copying.join(PATIENCE_S)
+    assert not copying.is_alive()
+    assert not building.exists(), "what was copied is removed"
     assert offset_of(partition) == 0
     assert offset_of(opened(tmp_path / "data", place)) == AT, "nothing was folded in it, so it counts as missing"
 
