@@ -2,8 +2,9 @@
 
 A partition whose store is being made is assigned to this process, but not read and not owned: nobody is told to ask for
 it here. When the store is there, or none can be made, the partition is taken over as any other. So it is once its place
-has said nothing for `SILENT_S`: then it is folded from the topic. A partition whose store could not be opened waits in
-the same way, for what may pass: a full disk, or a partition of Kafka that has no leader.
+has said nothing for `SILENT_S`: then it is folded from the topic. A place that fails is asked again for so long, where
+the topic's beginning is gone: what only a snapshot has would be unknown for good. A partition whose store could not be
+opened waits in the same way, for what may pass: a full disk, or a partition of Kafka that has no leader.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Final
 
 import structlog
 
-from consumers.snapshots.errors import SnapshotError
+from consumers.snapshots.errors import PlaceAwayError, SnapshotError
 from consumers.snapshots.patience import SILENT_S, Patience
 from consumers.snapshots.places import shown
 from consumers.snapshots.restoring import Snapshots, log_refusal
@@ -72,6 +73,8 @@ class BackgroundRestores:
         self._snapshots = snapshots
         self._started: dict[Place, _Restore] = {}
         self._turns = {uri: _Turn() for uri in snapshots.places.values()}
+        self._away: dict[str, tuple[float, float]] = {}
+        """Address of a place that fails → since when, and when that was last seen."""
 
     @property
     def places(self) -> Mapping[str, str]:
@@ -106,7 +109,7 @@ class BackgroundRestores:
             raise StillRestoring
         found = self._started.pop(place, None)
         if found is not None and found.topic_id == topic.topic_id:
-            return found.outcome()
+            return self._outcome(keyspace, partition, found)
         result: Future[bool] = Future()
         patience = Patience()
         turn = self._turns[self.places[keyspace]]
@@ -116,6 +119,23 @@ class BackgroundRestores:
         arguments = (turn, patience, result, work)
         Thread(target=self._run, args=arguments, name=f"restore-{partition}", daemon=True).start()
         raise StillRestoring
+
+    def _outcome(self, keyspace: str, partition: int, found: _Restore) -> bool:
+        """Whether there is a store. Raises what has prevented it, a place that fails for `SILENT_S` at most."""
+        uri, now = self.places[keyspace], time.monotonic()
+        try:
+            made = found.outcome()
+        except PlaceAwayError as error:
+            since, last = self._away.get(uri, (now, now))
+            since = since if now - last < SILENT_S else now  # else nobody has asked it in between
+            self._away[uri] = since, now
+            if now - since < SILENT_S:
+                raise
+            what = f"{shown(uri)} has failed for {now - since:.0f} s: folding from the topic"
+            log_refusal(keyspace, partition, SnapshotError(what, hint=error.hint))
+            return False
+        self._away.pop(uri, None)
+        return made
 
     def _run(self, turn: _Turn, patience: Patience, result: Future[bool], work: Callable[[], bool]) -> None:
         with turn.lock:  # one partition of a place at a time: its files are copied side by side. Another may not answer

@@ -18,7 +18,7 @@ from typing import Final, TypeVar, cast
 
 import structlog
 
-from consumers.snapshots.errors import SnapshotError
+from consumers.snapshots.errors import PlaceAwayError, SnapshotError
 from consumers.snapshots.finding import HINT_OTHER, Found, Wanted, find_snapshots
 from consumers.snapshots.manifest import Snapshot, SnapshotFile, SnapshotPartition
 from consumers.snapshots.patience import Patience, Stopped
@@ -59,49 +59,61 @@ class Snapshots:
         """Makes a store that is missing from the snapshot that has the most of its partition. False if there is none.
 
         ``bounds``: of the topic, its first offset and its end. Each snapshot that can't be used is logged with its
-        reason. Raises `StoreError` if the data directory can't be written.
+        reason. Raises `StoreError` if the data directory can't be written, `PlaceAwayError` if the place fails and the
+        topic's beginning is gone.
         """
         uri = self.places.get(keyspace)
         if uri is None:
             return False
         patience = patience or Patience()
+        refused: list[SnapshotError] = []
+
+        def refuse(error: SnapshotError) -> None:
+            log_refusal(keyspace, partition, error)
+            refused.append(error)
+
         try:
             place = Place(uri, patience.hear)
             wanted = Wanted(partition, topic.topic_id, topic.partitions, *bounds)
-            for found, snapshot in _usable(find_snapshots(place, keyspace), keyspace, wanted):
-                if _restored(place, found, snapshot, data_dir, partition, patience):
+            for found, snapshot in _usable(find_snapshots(place, keyspace), wanted, refuse):
+                try:
+                    _restore(place, found, snapshot, data_dir, partition, patience)
+                except SnapshotError as error:
+                    refuse(error)
+                else:
                     return True
         except Stopped:
             return False
         except SnapshotError as error:
-            log_refusal(keyspace, partition, error)
+            refuse(error)
+        away = next((each for each in refused if each.code == PlaceAwayError.code), None)
+        if away is not None and bounds[0]:
+            raise PlaceAwayError(str(away), hint=away.hint) from away
         log.warning("no snapshot to begin with: folding from the topic", keyspace=keyspace, partition=partition)
         return False
 
 
-def _usable(found: list[Found], keyspace: str, wanted: Wanted) -> list[tuple[Found, Snapshot]]:
-    """Those with which a partition can begin, the farthest first. The others are logged with the reason."""
+def _usable(
+    found: list[Found], wanted: Wanted, refuse: Callable[[SnapshotError], None]
+) -> list[tuple[Found, Snapshot]]:
+    """Those with which a partition can begin, the farthest first. ``refuse`` is told why not with each other one."""
     chosen: list[tuple[Found, Snapshot]] = []
     for each in found:
         error = each.error if each.snapshot is None else wanted.refusal(each.snapshot)
         if error is None and each.snapshot is not None:
             chosen.append((each, each.snapshot))
         elif error is not None:
-            log_refusal(keyspace, wanted.partition, error)
+            refuse(error)
     chosen.sort(key=lambda pair: (pair[1].offsets[wanted.partition], pair[1].name), reverse=True)
     return chosen
 
 
-def _restored(
+def _restore(
     place: Place, found: Found, snapshot: Snapshot, data_dir: Path, partition: int, patience: Patience
-) -> bool:
-    """Whether the store could be made from this snapshot. It is logged either way."""
+) -> None:
+    """As `restore_partition`. It is logged."""
     started = time.monotonic()
-    try:
-        held = restore_partition(place, found, snapshot, partition, data_dir, patience=patience)
-    except SnapshotError as error:
-        log_refusal(snapshot.keyspace, partition, error)
-        return False
+    held = restore_partition(place, found, snapshot, partition, data_dir, patience=patience)
     log.info(
         "store made from a snapshot",
         keyspace=snapshot.keyspace,
@@ -111,7 +123,6 @@ def _restored(
         entries=held.entries,
         seconds=round(time.monotonic() - started, 3),
     )
-    return True
 
 
 def log_refusal(keyspace: str, partition: int, error: SnapshotError) -> None:

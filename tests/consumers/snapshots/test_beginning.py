@@ -27,6 +27,8 @@ from consumers.process import restoring
 from consumers.process.opening import open_partition
 from consumers.process.restoring import BackgroundRestores, StillRestoring
 from consumers.snapshots import patience
+from consumers.snapshots.errors import PlaceAwayError, SnapshotError
+from consumers.snapshots.patience import SILENT_S
 from consumers.snapshots.places import Place
 from consumers.snapshots.restoring import Snapshots
 from consumers.store.errors import DiskFullError, RebuildNeededError, ResourcesError, StoreError
@@ -327,6 +329,57 @@ def test_a_process_that_is_killed_at_any_moment_leaves_a_whole_store_or_none(tmp
         with StoreView(directory) as view:
             assert view.head.offset == AT
     assert offset_of(opened(tmp_path / "data", place)) == AT
+
+
+@pytest.mark.parametrize("method", ["has", "names", "read", "get"])
+def test_a_place_that_fails_for_a_moment_is_asked_again_where_the_topic_lacks_its_beginning(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """It was started together with the consumer, say. Folded from there the store would lack for good what it has."""
+
+    def away(self: Place, *_: object) -> None:
+        with self._errors("read", "file"):
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+
+    with monkeypatch.context() as trouble:
+        trouble.setattr(Place, method, away)
+        with pytest.raises(PlaceAwayError, match="Connection refused"):
+            opened(tmp_path / "data", place, AT - 10)
+        assert offset_of(opened(tmp_path / "other", place)) == 0, "the topic has all"
+    assert offset_of(opened(tmp_path / "data", place, AT - 10)) == AT
+
+
+def test_a_place_that_fails_for_long_is_given_up_by_all_that_wait_for_it(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic is folded, as where a place is silent. Once it has answered, or was not asked, time begins anew."""
+    now, is_away, has = [0.0], [True], Place.has
+
+    def fails(self: Place, name: str) -> bool:
+        if is_away[0]:
+            raise SnapshotError("it is away")
+        return has(self, name)
+
+    monkeypatch.setattr(Place, "has", fails)
+    monkeypatch.setattr(restoring, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    restores = BackgroundRestores(Snapshots({KEYSPACE: str(place)}))
+
+    def outcome(partition: int, at: float) -> str:
+        now[0] = at
+        with pytest.raises(StillRestoring):
+            restores.restore(tmp_path / "data", KEYSPACE, partition, TOPIC, (1, END))
+        until(lambda: not restores.is_running((KEYSPACE, partition)), "it has an outcome")
+        try:
+            return str(restores.restore(tmp_path / "data", KEYSPACE, partition, TOPIC, (1, END)))
+        except PlaceAwayError:
+            return "away"
+
+    assert [outcome(0, 0.0), outcome(1, 0.9 * SILENT_S), outcome(1, SILENT_S)] == ["away", "away", "False"]
+    assert [outcome(0, SILENT_S), outcome(0, 3 * SILENT_S)] == ["False", "away"]
+    is_away[0] = False
+    assert outcome(0, 3.5 * SILENT_S) == "True"
+    is_away[0] = True
+    assert outcome(1, 4.1 * SILENT_S) == "away"
 
 
 def test_what_a_killed_copy_left_goes_also_if_no_snapshot_is_taken_then(tmp_path: Path) -> None:
