@@ -65,13 +65,22 @@ def prepare_directory(directory: Path, wanted: Manifest) -> Manifest:
 
 
 def lock_directory(directory: Path, what: str = "store") -> int:
-    """Locks a directory until the returned handle is closed. Raises `StoreLockedError`, ``OSError``."""
+    """Locks a directory until the returned handle is closed.
+
+    Raises `StoreLockedError`, `StoreError` ``store_denied`` where there are no locks, ``OSError``.
+    """
     handle = os.open(directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         flock(handle, LOCK_EX | LOCK_NB)
     except OSError as error:
         os.close(handle)
-        raise StoreLockedError(f"{directory}: another process has this {what} open", hint=HINT_LOCKED) from error
+        if isinstance(error, BlockingIOError):
+            raise StoreLockedError(f"{directory}: another process has this {what} open", hint=HINT_LOCKED) from error
+        raise StoreError(  # as on a network's file system without its lock service
+            f"{directory}: the file system does not lock this {what}: {error.strerror}",
+            hint="set data_dir to a directory on a disk of this machine",
+            code="store_denied",
+        ) from error
     return handle
 
 

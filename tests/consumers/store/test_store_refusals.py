@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import replace
@@ -12,7 +13,13 @@ import pytest
 
 from consumers.fold.state import FOLD_VERSION
 from consumers.process.opening import begin, check_range, open_store
-from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreLockedError, StoreNewerError
+from consumers.store.errors import (
+    RebuildNeededError,
+    StoreCorruptError,
+    StoreError,
+    StoreLockedError,
+    StoreNewerError,
+)
 from consumers.store.manifest import MANIFEST_NAME, checksum_of, read_manifest, write_manifest
 from consumers.store.rocks.database import Rocks
 from consumers.store.store import ROCKS_NAME, StoreView
@@ -27,6 +34,21 @@ def test_a_second_owner_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreLockedError, match="another process"):
         open_at(tmp_path)
     store.close()
+    open_at(tmp_path).close()
+
+
+def test_a_file_system_without_locks_is_no_other_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would find one to stop. What is there is left alone."""
+    open_at(tmp_path).close()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    with monkeypatch.context() as trouble:
+        trouble.setattr("consumers.store.directory.flock", refuse)
+        with pytest.raises(StoreError, match="does not lock this store: No locks available") as refused:
+            open_store(tmp_path, "shop", 3, "topic-1")
+    assert (refused.value.code, isinstance(refused.value, StoreLockedError)) == ("store_denied", False)
     open_at(tmp_path).close()
 
 
