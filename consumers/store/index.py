@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import lru_cache
 from itertools import repeat
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Self
@@ -32,6 +32,8 @@ INDEX_END: Final = b"\x03"
 UNKNOWN: Final = b"?"
 """In place of the values: the image is not known, or has not these columns. Each look-up takes these, too."""
 NULL: Final = msgspec.Raw(b"null")
+CACHED_MAX: Final = 1_024
+"""Columns come from requests, too. An index that is kept holds what it needs itself."""
 _TEXT: Final = re.compile(r"([^()]+)\(([^()]+)\)")
 
 
@@ -58,12 +60,12 @@ class Index(NamedTuple):
         return _prefix(self) + values + SEPARATOR
 
 
-@cache
+@lru_cache(CACHED_MAX)
 def _prefix(index: Index) -> bytes:
     return SEPARATOR.join((INDEX + index.table.encode(), json_of(list(index.columns)), b""))
 
 
-@cache
+@lru_cache(CACHED_MAX)
 def _reader(columns: tuple[str, ...]) -> tuple[Any, Any]:
     """What decodes an image, and takes the columns of what is decoded. Making it takes longer than many a fold."""
     names = [f"c{number}" for number in range(len(columns))]

@@ -12,7 +12,7 @@ from consumers.fold.entry import ABSENT, VALUE, VOID
 from consumers.fold.state import Changes
 from consumers.store import indexing
 from consumers.store.errors import StoreNewerError
-from consumers.store.index import INDEX, UNKNOWN, Extraction, Index, values_of
+from consumers.store.index import CACHED_MAX, INDEX, UNKNOWN, Extraction, Index, _prefix, _reader, values_of
 from consumers.store.manifest import INDEXED_VERSION, read_manifest
 from consumers.store.rocks.database import Rocks
 from consumers.store.store import PartitionStore, StoreView
@@ -381,3 +381,10 @@ def test_a_row_that_is_being_looked_through_is_waited_for(tmp_path: Path, monkey
     assert left == [1], "what is noted says to the second one that it has to wait"
     assert not hints._noted
     store.close()
+
+
+def test_columns_that_are_asked_for_once_are_not_kept_for_ever() -> None:
+    """They come from requests: a process would keep a type for each list of them until it ends."""
+    for number in range(CACHED_MAX + 10):
+        Extraction(Index(TABLE, (f"asked{number}",)))
+    assert _reader.cache_info().currsize == _prefix.cache_info().currsize == CACHED_MAX
