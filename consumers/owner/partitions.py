@@ -18,7 +18,7 @@ from typing import Any, Final
 import structlog
 
 from consumers.fold.shards import is_succeeded
-from consumers.fold.state import Head, Lineage
+from consumers.fold.state import Head, Lineage, Void
 from consumers.owner.leasing import Leases
 from consumers.owner.overlay import Overlay
 from consumers.owner.protocol import Verdict
@@ -77,7 +77,7 @@ class Marks:
 @dataclass
 class Partition:
     """One owned partition. Fields are written by the fold thread; ``overlay``, ``recent``, ``leases``, ``marks``,
-    ``waiters``, ``meanings``, ``grounds`` and ``verdict`` by the answering one."""
+    ``waiters``, ``meanings``, ``grounds``, ``voids_digest`` and ``verdict`` by the answering one."""
 
     keyspace: str
     number: int
@@ -135,6 +135,8 @@ class Partition:
     grounds: dict[tuple[str, str], Any] = field(default_factory=dict)
     """(table, shard) → what `consumers.owner.ranges.ground` has worked out of the head ``grounds_of``."""
     grounds_of: Head | None = None
+    voids_digest: tuple[Mapping[tuple[str, str], Void], bytes] | None = None
+    """The voids of a head, and a digest of them, for `consumers.owner.tables`."""
     verdict: Verdict | None = None
     """What the last audit has told."""
 

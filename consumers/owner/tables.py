@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -39,10 +39,9 @@ from stream.wire.keys import Layout, LayoutError
 from tokens import Decision, Demand, FreshetError, Freshness, Position, ValidWriteIdList, decide
 from tokens.writeids import NO_OPEN_ID
 
-Voids = Iterable[tuple[tuple[str, str], Void]]
-"""``Head.voids.items()``: ((table or ``*``, shard), void)."""
-
-
+Voids = Mapping[tuple[str, str], Void]
+"""As ``Head.voids``: (table or ``*``, shard) → void. Those of dropped tables stay: no read looks at all of them."""
+NO_VOIDS: Final[Voids] = {}
 CHANGING: Final = "the table is changing"
 UNMARKED: Final = "the marker that follows the last change of the table or its list has not arrived"
 
@@ -145,13 +144,13 @@ def answer_table(
     state_bytes = store.get(table_key(table_id))
     state = decode_table(state_bytes) if state_bytes is not None else None
     name = name or (state.name if state is not None and state.exists else "")
-    found = view_table(head, state, table_id, table_stamp(state_bytes, head))
+    found = view_table(head, state, table_id, _stamp(partition, state_bytes, head))
     found.partition, found.kin = partition.number, kin_of(head, found.shard).heard(partition.ready)
     shown = list_position(partition, head, state)
     if shown is None:
         await_marker(found, CHANGING if state is not None and is_ahead(head, state) else UNMARKED)
     else:
-        answer_from_state(found, state, demand, head.voids.items(), found.kin)
+        answer_from_state(found, state, demand, head.voids, found.kin)
         found.hi = shown or found.hi
     if not found.served:
         fill = partition.overlay.get(table_key(table_id), found.stamp, found.low_water)
@@ -219,7 +218,7 @@ def _lineage_of(head: Head, state: TableState | None) -> tuple[str, Lineage | No
 
 
 def answer_from_state(
-    found: OwnerTable, state: TableState | None, demand: Demand, voids: Voids = (), kin: Kin = NO_KIN
+    found: OwnerTable, state: TableState | None, demand: Demand, voids: Voids = NO_VOIDS, kin: Kin = NO_KIN
 ) -> None:
     """Writes the folded state's answer to ``demand`` into ``found``. Raises `MissingWriteIds`."""
     if state is None:
@@ -295,7 +294,7 @@ def require_write_ids(name: str, kind: str, demand: Demand, decision: Decision) 
     )
 
 
-def why_unservable(state: TableState, voids: Voids = ()) -> str:
+def why_unservable(state: TableState, voids: Voids = NO_VOIDS) -> str:
     """Why the folded image may not be served for any demand; "" if it may."""
     why = state.waits_for()
     if why:
@@ -317,7 +316,7 @@ def why_converted(kind: str, demand: Demand) -> str:
 
 
 def _voids_of(voids: Voids, name: str, shard: str) -> Iterable[Void]:
-    return (void for (scope, of_shard), void in sorted(voids) if of_shard == shard and scope in (EVERY_TABLE, name))
+    return [void for scope in sorted({EVERY_TABLE, name}) if (void := voids.get((scope, shard))) is not None]
 
 
 def list_text_of(state: TableState) -> str:
@@ -340,7 +339,7 @@ def fill_table(partition: Partition, request: FillTable) -> FillVerdict:
     check_table_partition(head, partition.number, request.table_id)
     key = table_key(request.table_id)
     state_bytes = store.get(key)
-    if table_stamp(state_bytes, head) != request.stamp:
+    if _stamp(partition, state_bytes, head) != request.stamp:
         return refused("the table changed since it was read")
     state = decode_table(state_bytes) if state_bytes is not None else None
     shard, lineage = _lineage_of(head, state)
@@ -349,7 +348,7 @@ def fill_table(partition: Partition, request: FillTable) -> FillVerdict:
     if bound_id(partition, request.name) != request.table_id:
         return refused(f"{request.name} is not bound to table id {request.table_id} here")
     Position.parse(request.hi)
-    verdict = judge_table_fill(state, request, shard, lineage, head.voids.items())
+    verdict = judge_table_fill(state, request, shard, lineage, head.voids)
     if not verdict.accepted:
         return verdict
     low_water = lineage.low_water
@@ -360,7 +359,7 @@ def fill_table(partition: Partition, request: FillTable) -> FillVerdict:
 
 
 def judge_table_fill(
-    state: TableState | None, fill: FillTable, shard: str, lineage: Lineage, voids: Voids = ()
+    state: TableState | None, fill: FillTable, shard: str, lineage: Lineage, voids: Voids = NO_VOIDS
 ) -> FillVerdict:
     """Whether the source's answer may be kept beside this state. Raises `tokens.TokenError`.
 
@@ -436,9 +435,26 @@ def _may_be_open(pending: Iterable[tuple[int, int]], fetched: str) -> bool:
     )
 
 
-def table_stamp(state_bytes: bytes | None, head: Head) -> bytes:
-    """A digest of what a fill of a table was made over: its folded bytes, the epochs and the voids."""
+def table_stamp(state_bytes: bytes | None, head: Head, voids: bytes | None = None) -> bytes:
+    """A digest of what a fill of a table was made over: its folded bytes, the epochs and the voids.
+
+    ``voids``: `_digest_of` those of ``head``, if that is known.
+    """
     digest = xxhash.xxh3_128(state_bytes or b"")
     epochs = sorted((shard, lineage.epoch) for shard, lineage in head.lineages.items())
-    digest.update(repr((state_bytes is None, epochs, sorted(head.voids.items()))).encode())
+    digest.update(repr((state_bytes is None, epochs)).encode())
+    digest.update(voids if voids is not None else _digest_of(head.voids))
     return digest.digest()
+
+
+def _digest_of(voids: Voids) -> bytes:
+    return xxhash.xxh3_128_digest(repr(sorted(voids.items())).encode())
+
+
+def _stamp(partition: Partition, state_bytes: bytes | None, head: Head) -> bytes:
+    """As `table_stamp`, by the digest of before while no void has come."""
+    known = partition.voids_digest
+    if known is None or (known[0] is not head.voids and known[0] != head.voids):
+        known = head.voids, _digest_of(head.voids)
+    partition.voids_digest = head.voids, known[1]
+    return table_stamp(state_bytes, head, known[1])

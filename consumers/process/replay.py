@@ -95,7 +95,7 @@ class Replay:
             if not state.exists:
                 continue
             name = key[len(NAME_PREFIX) :].decode()
-            why = why_unservable(state, tuple(self._state.head.voids.items()))
+            why = why_unservable(state, self._state.head.voids)
             text = state.ids.text(name) if state.kind == TRANSACTIONAL else None
             why_servable = f"its image follows the last write, {state.write_position}"
             members, is_whole = self._partitions(state)

@@ -193,7 +193,7 @@ def _why_unservable(partition: Partition, place: _Place, request: GetObjects, de
         return CHANGING
     if request.table and (table.name != request.table or bound_id(partition, request.table) != table.table_id):
         return f"{request.table} is not bound to table id {table.table_id} here"
-    return why_unservable(table, place.head.voids.items()) or why_converted(table.kind, demand)
+    return why_unservable(table, place.head.voids) or why_converted(table.kind, demand)
 
 
 def group_belongs_to_table(request: GetObjects) -> bool:

@@ -153,6 +153,7 @@ class OwnedPartition:
         self.meanings_of: Head | None = None
         self.meanings: dict[tuple[str, str], Meaning | None] = {}
         self.grounds_of: Head | None = None
+        self.voids_digest: Any = None
         self.grounds: dict[tuple[str, str], tuple[str, Ground | None]] = {}
         self.rocks = rocks or MemoryRocks()
         self.manifest = _manifest(number, topic.layout.partitions)

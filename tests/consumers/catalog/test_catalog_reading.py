@@ -8,6 +8,7 @@ from consumers.fold.catalog_state import decode_table
 from consumers.fold.state import Head, Lineage, Void
 from consumers.owner.protocol import HISTORY_LOST, FillTable, OwnerTable
 from consumers.owner.tables import (
+    NO_VOIDS,
     MissingWriteIds,
     Voids,
     answer_from_fill,
@@ -32,7 +33,7 @@ def _lineage(watermark: str, epoch: int = 1) -> Lineage:
     return Lineage(epoch, at, at, watermark, 0, "HiveEvent/3")
 
 
-def _read(log: Log, demand: Demand, at: int, *, epoch: int = 1, voids: Voids = ()) -> OwnerTable:
+def _read(log: Log, demand: Demand, at: int, *, epoch: int = 1, voids: Voids = NO_VOIDS) -> OwnerTable:
     """The answer of table 7's folded state with the watermark at event ``at``."""
     state = decode_table(log.value)
     found = view_table(Head(lineages={SHARD: _lineage(f"HiveEvent/{at}", epoch)}), state, 7, b"")
@@ -136,7 +137,7 @@ def test_a_table_whose_kind_is_in_doubt_is_read_from_the_source() -> None:
 
 def test_a_void_of_everything_hides_older_images(log: Log) -> None:
     """Readers apply a void of `*`; an image with a greater ordinal is servable again."""
-    voids = [(("*", SHARD), Void(1, log.ordinal, "HiveEvent/9"))]
+    voids = {("*", SHARD): Void(1, log.ordinal, "HiveEvent/9")}
     wanted = _demand(f"d.t:1:{NONE_OPEN}::", 7)
     assert not _read(log, wanted, 9, voids=voids).served
     log.image("image", b"v3", lo="HiveEvent/9")
@@ -160,7 +161,7 @@ def _filled(fill: FillTable, demand: Demand, watermark: str = "", epoch: int = 1
     return found
 
 
-def _may(log: Log, fill: FillTable, watermark: str = "", voids: Voids = ()) -> bool:
+def _may(log: Log, fill: FillTable, watermark: str = "", voids: Voids = NO_VOIDS) -> bool:
     return judge_table_fill(decode_table(log.value), fill, SHARD, _lineage(watermark), voids).accepted
 
 
@@ -168,7 +169,7 @@ def test_a_fill_is_kept_only_without_a_folded_image_and_without_pending_writers(
     """Not over an image, not while a writer is pending, not below low-water, last write, void floor or watermark."""
 
     def may(lo: int, watermark: str = "", floor: str | None = None, **more: str) -> bool:
-        voids = [] if floor is None else [(("d.t", SHARD), Void(1, 1, floor))]
+        voids = {} if floor is None else {("d.t", SHARD): Void(1, 1, floor)}
         return _may(log, _fill(lo, **more), watermark, voids)
 
     assert not may(10)

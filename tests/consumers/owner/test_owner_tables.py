@@ -415,7 +415,7 @@ def test_a_void_counts_for_images_of_its_epoch_and_those_of_before() -> None:
     state = TableState(7, SHARD, 2, 3, name=NAME, exists=True, image=b"{}", image_ordinal=3)
 
     def is_hidden(epoch: int, ordinal: int) -> bool:
-        return bool(why_unservable(state, [((NAME, SHARD), Void(epoch, ordinal, at(9)))]))
+        return bool(why_unservable(state, {(NAME, SHARD): Void(epoch, ordinal, at(9))}))
 
     assert [is_hidden(*each) for each in ((1, 9), (2, 2), (2, 3), (3, 1))] == [False, False, True, True]
 
@@ -423,4 +423,4 @@ def test_a_void_counts_for_images_of_its_epoch_and_those_of_before() -> None:
 def test_an_event_after_a_void_makes_no_earlier_image_servable() -> None:
     """What happened to the table could not be read: an allocation or a commit that follows says nothing of it."""
     state = TableState(7, SHARD, 2, 9, name=NAME, exists=True, image=b"{}", image_ordinal=3)
-    assert why_unservable(state, [((NAME, SHARD), Void(2, 5, at(9)))])
+    assert why_unservable(state, {(NAME, SHARD): Void(2, 5, at(9))})

@@ -257,7 +257,7 @@ def _table_readable(head: Head, value: bytes, demand: Demand) -> None:
     for each in (demand, listed):
         found = view_table(head, state, state.table_id, b"")
         found.epoch = state.epoch
-        refused(MissingWriteIds, answer_from_state, found, state, each, head.voids.items())
+        refused(MissingWriteIds, answer_from_state, found, state, each, head.voids)
 
 
 def _goes_on(partition: _Partition) -> None:
