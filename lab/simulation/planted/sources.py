@@ -126,7 +126,7 @@ BINLOG: Final = (
         never(Progress.__init__, "self.partial_gtid == self.position"),
         Replace(
             Progress.aligned,
-            "replace(any_whole, changes=any_voids, table_choice=UNDESCRIBED)",
+            "replace(any_whole, gtid=any_name, changes=any_voids, table_choice=UNDESCRIBED)",
             "replace(any_whole, changes=any_voids)",
         ),
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -258,9 +258,6 @@ class DebeziumSource(MariaDBSource):
 
     def _aligned(self, progress: Progress, transaction: SourceTransaction) -> SourceTransaction:
         """What is void in a transaction depends on what was read beside it, so it may be another one now."""
-        assert self._connector is not None
-        if not self._connector.tells_ends:  # then its position is another one, too
-            transaction = replace(transaction, gtid=progress.partial_gtid)
         return progress.aligned(transaction, _NO_CHOICE)
 
     def _stamp(self, publisher: PublisherLike, reader: Log, watch: DumpWatch) -> None:

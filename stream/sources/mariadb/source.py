@@ -42,7 +42,7 @@ from stream.sources.mariadb.connection import (
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.information_schema.tables import unknown_databases
 from stream.sources.mariadb.live_schema import LiveSchema
-from stream.sources.mariadb.position import ServerPosition, check_resumable, current_position
+from stream.sources.mariadb.position import ServerPosition, check_not_lost, check_resumable, current_position
 from stream.sources.mariadb.requirements import check_server, own_histories
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.watch import DumpWatch
@@ -468,8 +468,13 @@ class MariaDBSource:
             self._histories = noted
 
     def _check_resumes(self, connection: Connection, progress: Progress) -> None:
-        """Check that what follows can be read, and the last transaction is what it was. Raises `MariaDBError`."""
+        """Check that what follows can be read, and the last transaction is what it was. Raises `MariaDBError`.
+
+        One that is partly published counts, too: readers may have its rows. If it is lost, nothing else says so.
+        """
         check_resumable(connection, progress.position)
+        if progress.partial_gtid:
+            check_not_lost(connection, progress.partial_gtid)
         self._check_last(connection, progress)
 
     def _check_last(self, connection: Connection, progress: Progress) -> None:

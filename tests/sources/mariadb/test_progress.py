@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from stream.sources.mariadb import source
+from stream.sources.mariadb import position, source
 from stream.sources.mariadb.binlog.catalog import HELD
 from stream.sources.mariadb.binlog.progress import UNDESCRIBED, Progress, fingerprint, has_all_of, remembered
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, NotResumable, SourceHistoryLost
 from stream.sources.mariadb.schema import TableFilter
+from stream.wire.batch import Framer
 from stream.wire.events import (
     EVERY_TABLE,
     VALUE,
@@ -24,6 +26,7 @@ from stream.wire.events import (
     SourceTransaction,
     VoidTable,
 )
+from stream.wire.keys import Layout
 
 PLACE = "MariaDB/0-1-5"
 ITEMS = DescribeTable("shop.items", (), (), True, "", 0)
@@ -168,6 +171,21 @@ def test_a_transaction_that_hid_rows_is_not_continued_by_one_that_does_not() -> 
         assert (progress.aligned(whole, 7) is whole) is is_same
 
 
+@pytest.mark.parametrize("gtid", ["MariaDB/1-2-9", PLACE], ids=["of another domain", "what is void at the place"])
+def test_what_another_server_has_first_ends_a_transaction_that_is_partly_published(gtid: str) -> None:
+    """The publisher takes nothing else into its middle: it was lost each time. The transaction follows as a whole."""
+    expected, rows = "MariaDB/0-1-6", [RowChange(b"shop.items\0[%d]" % number, VALUE, b"{}") for number in range(3)]
+    point = ResumePoint("shop/0", 1, 9, PLACE, 1, PLACE, partial_gtid=expected, partial_events=1, table_choice=7)
+    place = f"{PLACE},1-2-9" if gtid != PLACE else PLACE
+    fitted = Progress(point).aligned(SourceTransaction(gtid, place, 1, [*rows]), 7)
+    framer = Framer("shop/0", Layout(1), point)
+    framer.add(fitted, 1, len(fitted.changes))
+    assert [each.table for each in fitted.changes[1:] if isinstance(each, VoidTable)] == [EVERY_TABLE]
+    assert (framer.partial_gtid, framer.resume.position) == ("", place)
+    framer.add(SourceTransaction(expected, f"{place},0-1-6", 1, [*rows]), 0, 3)
+    assert framer.resume.ordinal == 9 + 1 + 3
+
+
 LAST = {"checksum": 77, "cursor": "MariaDB/0-1-4"}
 
 
@@ -213,6 +231,19 @@ def test_a_last_transaction_that_is_another_one_is_a_lost_history(monkeypatch: p
     monkeypatch.setattr(source, "check_same", lambda *_: None)
     with pytest.raises(SourceHistoryLost):
         mine._check_last(None, resumed(9, **LAST))
+
+
+@pytest.mark.parametrize(("partial_gtid", "is_lost"), [("MariaDB/0-1-6", True), ("", False), (PLACE, False)])
+def test_a_transaction_that_is_partly_published_and_not_in_the_log_any_more_is_a_lost_history(
+    monkeypatch: pytest.MonkeyPatch, partial_gtid: str, is_lost: bool
+) -> None:
+    """A replica that took over has all up to the position, and never had what follows it: its rows are in stores."""
+    said = {"gtid_binlog_state": [("0-1-5,0-2-7", "0-2-7")], "SHOW": [("bin.000001",)], "GTID_POS": [("",)]}
+    monkeypatch.setattr(position, "is_mysql", lambda _: False)
+    monkeypatch.setattr(position, "fetch_all", lambda _, sql, *__: next(said[each] for each in said if each in sql))
+    progress = resumed(9, partial_gtid=partial_gtid, partial_events=bool(partial_gtid))
+    with pytest.raises(SourceHistoryLost, match="0-1-6") if is_lost else nullcontext():
+        _source()._check_resumes(cast("Any", None), progress)
 
 
 def _source() -> source.MariaDBSource:

@@ -177,16 +177,18 @@ class Progress:
         return {UNREPEATABLE: transaction.gtid}
 
     def aligned(self, transaction: SourceTransaction, choice: int) -> SourceTransaction:
-        """A partly published transaction, changed if need be, so that skipping its events by number loses nothing.
+        """What goes on with a partly published transaction, so that skipping its events by number loses nothing.
 
         Rows are in key order, so the same binlog gives the same events, if the choice of tables is the same. Other
-        events may differ now, and so may rows if there were any. In that case everything is voided after the skipped
-        events, and described anew: by the next source if this one dies before that, so the topic says that nothing is
-        described.
+        events may differ now, and so may rows if there were any. Another server may have another transaction first: one
+        of another domain, or of another server. In these cases everything is voided after the skipped events, and
+        described anew: by the next source if this one dies before that, so the topic says that nothing is described.
+        The void goes by the name that is expected, whatever was read.
         """
         changes = transaction.changes
         is_same = (
-            choice == self.table_choice
+            transaction.gtid == self.partial_gtid
+            and choice == self.table_choice
             and len(changes) > self.partial_events
             and _is_row(changes[len(changes) - 1])
             and transaction.gtid != self.unrepeatable
@@ -196,7 +198,7 @@ class Progress:
         self.table_choice = UNDESCRIBED
         void = VoidTable(EVERY_TABLE, "a transaction that was partly published cannot be continued")
         changes = cast("list[Change]", [void] * (self.partial_events + 1))
-        return replace(transaction, changes=changes, table_choice=UNDESCRIBED)
+        return replace(transaction, gtid=self.partial_gtid, changes=changes, table_choice=UNDESCRIBED)
 
 
 def _is_row(change: Change) -> bool:
