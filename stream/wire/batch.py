@@ -59,6 +59,8 @@ EVENT_OVERHEAD: Final = 256
 ANNOTATIONS_MAX: Final = 48 * 1024
 """Characters of all annotations together: there is room for all that a source may say at once, each word at its own
 limit, and for what its publisher says."""
+PARTLY: Final = "partly"
+"""The annotation of a shard of which a transaction is partly published: its `whole_words`."""
 FRAME_OVERHEAD: Final = 64 * 1024
 """Bytes that a message may have in addition to its rows or its image."""
 
@@ -244,6 +246,7 @@ class Framer:
         self._timestamp_max = max(self._timestamp_max, txn.timestamp)
         if end < len(txn.changes):
             at.partial_gtid, at.partial_events, self._split = txn.gtid, end, True
+            self.annotate({PARTLY: whole_words(txn)})
         else:
             self._end(txn)
 
@@ -338,6 +341,8 @@ class Framer:
             at.checksum, at.cursor = txn.checksum, txn.cursor
         at.position, at.timestamp = txn.position, txn.timestamp
         at.partial_gtid, at.partial_events = "", 0
+        if PARTLY in at.annotations:
+            self.annotate({PARTLY: ""})
         self._transactions += txn.count
 
     def _add_row(self, change: RowChange, txn: SourceTransaction, ordinal: int) -> None:
@@ -593,6 +598,14 @@ def _size_of(change: Change, limits: BatchLimits, partitions: int) -> int:
         return EVENT_OVERHEAD + len(change.image or b"") + len(change.struct or b"")
     words = sum(len(each.name) + len(each.sql_type) for each in change.columns) if type(change) is DescribeTable else 0
     return (EVENT_OVERHEAD + words) * partitions
+
+
+def whole_words(txn: SourceTransaction) -> str:
+    """What a transaction must still be when it is read again, so that its events may be skipped by number.
+
+    Its checksum is that of what the source's log has; how many changes are made of that may depend on more.
+    """
+    return f"{txn.checksum} {len(txn.changes)}"
 
 
 def _kept_annotations(before: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from stream.publish.resume import resume_point
 from stream.sources.mariadb.binlog.progress import UNREPEATABLE, Progress
 from stream.sources.mariadb.connection import SourceHistoryLost
 from stream.sources.mariadb.position import check_in_history
-from stream.wire.batch import Batch, BatchLimits, Framer
+from stream.wire.batch import PARTLY, Batch, BatchLimits, Framer
 from stream.wire.declarations import Declarations
 from stream.wire.events import ResumePoint, SingleRows, SourceTransaction, Topology
 
@@ -313,6 +313,7 @@ class Publishing:
                 point.sequence,
                 point.table_choice,
                 point.annotations.get(UNREPEATABLE),
+                point.annotations.get(PARTLY),
                 point.continuity,
                 framer._timestamp_max,
                 framer._map_due,
@@ -321,6 +322,7 @@ class Publishing:
                 progress.partial_gtid,
                 progress.partial_events,
                 progress.unrepeatable,
+                progress.partly,
                 progress.is_new,
                 progress.table_choice,
             )

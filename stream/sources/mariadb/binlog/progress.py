@@ -10,6 +10,7 @@ from typing import Final, cast
 import xxhash
 
 from stream.sources.mariadb.schema import TableFilter
+from stream.wire.batch import PARTLY, whole_words
 from stream.wire.events import (
     EVERY_TABLE,
     BeginScope,
@@ -93,6 +94,7 @@ class Progress:
         self.partial_events = resume.partial_events
         self.checksum, self.cursor = resume.checksum, resume.cursor
         self.unrepeatable = resume.annotations.get(UNREPEATABLE, "")
+        self.partly = resume.annotations.get(PARTLY, "")
         self.is_new = resume.ordinal <= 1
         self._version_1_entries = ()
         self.table_choice = 0
@@ -180,14 +182,16 @@ class Progress:
         """What goes on with a partly published transaction, so that skipping its events by number loses nothing.
 
         Rows are in key order, so the same binlog gives the same events, if the choice of tables is the same. Other
-        events may differ now, and so may rows if there were any. Another server may have another transaction first: one
-        of another domain, or of another server. In these cases everything is voided after the skipped events, and
-        described anew: by the next source if this one dies before that, so the topic says that nothing is described.
-        The void goes by the name that is expected, whatever was read.
+        events may differ now, and so may rows if there were any. The server may have been restored, and have another
+        transaction under the same GTID, or it has other foreign keys by now (MySQL). Another server may have another
+        transaction first: one of another domain, or of another server. In these cases everything is voided after the
+        skipped events, and described anew: by the next source if this one dies before that, so the topic says that
+        nothing is described. The void goes by the name that is expected, whatever was read.
         """
         changes = transaction.changes
         is_same = (
             transaction.gtid == self.partial_gtid
+            and self.partly in ("", whole_words(transaction))
             and choice == self.table_choice
             and len(changes) > self.partial_events
             and _is_row(changes[len(changes) - 1])
