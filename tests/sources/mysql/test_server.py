@@ -271,7 +271,8 @@ def test_the_histories_of_a_shard_are_those_of_its_servers(
     monkeypatch: pytest.MonkeyPatch, read_only: str, own: set[str]
 ) -> None:
     """A server that takes no writes now may have taken some, and tells of where it replicates from, too."""
-    cursor = SimpleNamespace(execute=lambda _: None, fetchall=lambda: [{"Source_UUID": "source"}])
+    replications = [{"Source_UUID": b"source"}, {"Source_UUID": b""}]  # the second one has never been connected
+    cursor = SimpleNamespace(execute=lambda _: None, fetchall=lambda: replications)
     connection: Any = SimpleNamespace(cursor=lambda _: nullcontext(cursor))
     monkeypatch.setattr(mysql_requirements, "fetch_all", lambda *_: [(read_only, U)])
     assert mysql_requirements.own_histories(connection) == own

@@ -131,5 +131,5 @@ def own_histories(connection: Connection) -> set[str]:
     if str(read_only) not in ("0", "OFF"):
         with connection.cursor(pymysql.cursors.DictCursor) as cursor:
             cursor.execute("SHOW REPLICA STATUS")
-            found |= {str(row["Source_UUID"]) for row in cursor.fetchall()}
+            found |= {row["Source_UUID"].decode() for row in cursor.fetchall() if row["Source_UUID"]}
     return found
