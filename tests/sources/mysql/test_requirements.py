@@ -9,6 +9,7 @@ import pytest
 from lab.simulation.mariadb.server import DEFAULTS, MYSQL
 from stream.sources.mariadb.connection import ServerSettingsError
 from stream.sources.mariadb.mysql import requirements
+from stream.sources.mariadb.requirements import problems_of
 
 
 class Server:
@@ -40,3 +41,12 @@ def test_a_log_and_an_engine_that_a_crash_parts_are_refused(monkeypatch: pytest.
     assert refusals() == []
     variables[name] = "2"
     assert refusals() == [f"SET PERSIST {name} = 1"]
+
+
+def test_a_server_without_a_log_is_told_all_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says nothing of a log's end: who examines it met an error of Python, and no word of the log."""
+    variables = {each: str(value) for each, value in (DEFAULTS | MYSQL | {"log_bin": "OFF"}).items()}
+    monkeypatch.setattr(requirements, "fetch_all", lambda _, sql, *__: variables.items() if "VARIABLES" in sql else [])
+    monkeypatch.setattr(requirements, "is_replica", lambda _: False)
+    server: Any = Server()
+    assert [str(problem) for problem in problems_of(server)] == ["the server writes no binary log"]

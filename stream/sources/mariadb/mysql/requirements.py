@@ -54,7 +54,7 @@ def checks(connection: Connection, *, is_read: bool = True) -> list[Callable[[],
         partial(_check_log, found),
         *(partial(_check_setting, found, *each) for each in _WANTED if is_read or each[0] not in _OF_ROWS),
         partial(check_statements, found, is_read=is_read),
-        partial(_check_filters, connection),
+        partial(_check_filters, connection, found),
         partial(_check_replication, connection, found),
     ]
 
@@ -107,7 +107,9 @@ def binlog_status(connection: Connection) -> tuple[str, int, str, str]:
     return str(file), int(offset), str(do_db or ""), str(ignore_db or "")
 
 
-def _check_filters(connection: Connection) -> None:
+def _check_filters(connection: Connection, found: dict[str, str]) -> None:
+    if found["log_bin"] != "ON":  # then it has no status
+        return
     try:
         _, _, do_db, ignore_db = binlog_status(connection)
     except pymysql.err.OperationalError as error:
