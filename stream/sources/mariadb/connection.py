@@ -275,6 +275,11 @@ def translate(error: pymysql.err.Error, settings: ConnectionSettings) -> MariaDB
             hint="run one source for each shard, each with its own server_id: [keyspaces.NAME.source] server_id",
             code="server_id_in_use",
         )
+    if "missing the GTID" in text:  # MariaDB's: its log has what follows, by the numbers, and another server's there
+        return SourceHistoryLost(
+            f"what was published is not in the log of {settings.name}: {text}",
+            hint="the server was restored, or another one took over without this transaction: a new epoch starts",
+        )
     if code in LOST_CONNECTION or isinstance(error, pymysql.err.InterfaceError):
         return MariaDBUnreachable(
             f"{settings.product} at {settings.name} cannot be reached: {text}",

@@ -16,6 +16,7 @@ from stream.sources.mariadb.connection import (
     ConnectionSettings,
     MariaDBUnreachable,
     ServerSettingsError,
+    SourceHistoryLost,
     connect,
     fetch_whole,
     translate,
@@ -54,6 +55,14 @@ def test_a_temporary_lack_of_resources_is_an_outage(code: int) -> None:
     assert error.code == "mariadb_unreachable"
     assert f"why ({code})" in str(error)
     assert error.hint
+
+
+def test_a_log_without_what_was_published_is_a_lost_history() -> None:
+    """A new epoch begins by itself, as where the server's position tells it. It ended the source at each start."""
+    text = "The binlog on the master is missing the GTID 0-1-9 requested by the slave (even though both a prior …)"
+    error = translate(pymysql.err.OperationalError(1236, text), ConnectionSettings())
+    assert isinstance(error, SourceHistoryLost)
+    assert "0-1-9" in str(error)
 
 
 @pytest.mark.parametrize("code", [1045, 1064, 1142, 1146, 1227, 1236, 1290])

@@ -10,6 +10,8 @@ import pytest
 from stream.kafka.connection import KafkaCluster
 from stream.sources.mariadb.binlog.last_read import check_same
 from stream.sources.mariadb.connection import SourceHistoryLost
+from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.position import check_resumable
 from tests.sources.mariadb.conftest import Source
 from tests.sources.mariadb.test_positions import purge
 from tests.sources.mariadb.test_requirements import LOGGED, replicate
@@ -86,6 +88,23 @@ def test_a_replica_has_the_same_checksums(
                 f"{transaction.position},{own}",
                 transaction.checksum + 1,
             )
+
+
+def test_a_server_that_goes_on_behind_what_it_lost_has_lost_it(
+    new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
+) -> None:
+    """Another one took over without its last commits, then it did again, made anew: its own numbers are above them."""
+    source = source_of(new_mariadb(durable=False).address, "d")
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    (domain, (own, last)), *_ = GtidPosition.parse(source.position()).domains.items()
+    source.run(f"SET server_id = {own + 1}", "INSERT INTO t VALUES (2)", "INSERT INTO t VALUES (3)")
+    source.run(f"SET server_id = {own}", "INSERT INTO t VALUES (4)", "INSERT INTO t VALUES (5)")
+    cursor, lost = (f"MariaDB/{domain}-{own}-{last + number}" for number in (1, 2))
+    check_resumable(source.session, lost)
+    with pytest.raises(SourceHistoryLost, match="missing the GTID"):
+        check_same(source.settings, 79_002, cursor, lost, 1)
+    with pytest.raises(SourceHistoryLost, match="missing the GTID"):
+        source.transactions(lost)
 
 
 def test_a_purged_transaction_is_not_compared(
