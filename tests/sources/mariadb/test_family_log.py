@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stream.sources.mariadb.binlog import events
+from stream.sources.mariadb.binlog.coalesce import TransactionRows
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.cascades import family as family_module
 from stream.sources.mariadb.cascades.children import Knowledge
@@ -55,6 +56,20 @@ class Told:
             for each in filter(None, reader.transactions()):
                 self.given.append(each)
                 self.family.commit()
+
+
+def test_a_full_disk_where_rows_below_are_to_be_void_voids_what_the_transaction_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It goes on as where rows of the log find no room. The source ended, at each start."""
+
+    def full(*_: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(TransactionRows, "void", full)
+    [said] = Told([gtid(5), *deleted("p"), XID]).given
+    assert {each.table for each in said.changes if isinstance(each, VoidTable)} == {"d.c", "d.p"}
+    assert not [each for each in said.changes if isinstance(each, RowChange)]
 
 
 class Visible(Schema):

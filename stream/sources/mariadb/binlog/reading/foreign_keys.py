@@ -103,5 +103,8 @@ class ForeignKeys:
                 transaction.voids.setdefault(table, reason)
         for table, keys in found.items():
             transaction.touched.add(table)
-            for key in keys:
-                transaction.rows.void(key)
+            try:
+                for key in keys:
+                    transaction.rows.void(key)
+            except OSError as error:
+                transaction.lose_rows(error)
