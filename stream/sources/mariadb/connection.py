@@ -70,8 +70,10 @@ LOST_CONNECTION = frozenset({2002, 2003, 2006, 2013, 2014, 2055, 1053, 1077, 107
 
 RESOURCE_ERRORS = frozenset(
     {*range(1, 120), 1021, 1023, 1026, 1030, 1037, 1038, 1040, 1041, 1135, 1203, 1205, 1206, 1213, 1226, 3024}
+    | {1317, 3032, 3168}
 )
-"""Server error numbers for temporary lack of a resource: disk, memory, connections, threads, or a lock in time.
+"""Server error numbers for temporary lack of a resource: disk, memory, connections, threads, or a lock in time; and for
+what somebody does to a server for a while: KILL QUERY, ``offline_mode``, a start or stop.
 
 Numbers below 120 are those of the server's file layer and of the operating system. A source must retry after these
 errors, also at login: they pass by themselves."""
@@ -290,7 +292,8 @@ def translate(error: pymysql.err.Error, settings: ConnectionSettings) -> MariaDB
     if code in RESOURCE_ERRORS:
         return MariaDBUnreachable(
             f"{settings.product} at {settings.name} cannot answer now: {text} ({code})",
-            hint="the server is short of connections, disk or memory, or a lock took too long: see its error log",
+            hint="the server is short of connections, disk or memory, a lock took too long, or somebody keeps it from "
+            "answering (KILL QUERY, offline_mode): see its error log",
         )
     if code == ER.UNKNOWN_SYSTEM_VARIABLE:
         return _other_product(settings, text)

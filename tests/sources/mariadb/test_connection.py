@@ -48,9 +48,12 @@ def test_a_password_may_have_any_letters(source: Source, password: str) -> None:
         source.run("DROP USER lettered@'%'")
 
 
-@pytest.mark.parametrize("code", [6, 28, 1021, 1037, 1040, 1041, 1203, 1205, 1213, 1226])
+@pytest.mark.parametrize("code", [6, 28, 1021, 1037, 1040, 1041, 1203, 1205, 1213, 1226, 1317, 3032, 3168])
 def test_a_temporary_lack_of_resources_is_an_outage(code: int) -> None:
-    """Errors about disk, memory, connections and locks count as outages with a hint."""
+    """Errors about disk, memory, connections and locks count as outages with a hint, and so does what an operator does.
+
+    Else KILL QUERY at the wrong moment, or MySQL's offline_mode, would end a source.
+    """
     error = translate(pymysql.err.OperationalError(code, "why"), ConnectionSettings())
     assert error.code == "mariadb_unreachable"
     assert f"why ({code})" in str(error)
