@@ -15,6 +15,8 @@ from stream.sources.mariadb.binlog import events
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.binlog.coalesce import TransactionRows
 from stream.sources.mariadb.binlog.reader import BinlogReader
+from stream.sources.mariadb.binlog.reading import table_maps
+from stream.sources.mariadb.binlog.reading.foreign_keys import ForeignKeys
 from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatements
 from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
 from stream.sources.mariadb.binlog.rows import TableDecoder
@@ -161,6 +163,18 @@ def test_rows_behind_a_damaged_map_are_not_of_the_table_that_had_their_number() 
     found = changes(table_map(1, "a"), damaged, MARIADB.rows(1, INSERTS, [row(1, b"x")]))
     assert {each.table for each in found if isinstance(each, VoidTable)} == {"*", "d.a"}
     assert not [each for each in found if isinstance(each, RowChange)]
+
+
+def test_tables_that_come_and_go_beside_those_that_are_published_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An application may make one for each of its runs: a source that is not restarted kept a word of each."""
+    monkeypatch.setattr(table_maps, "MAPS_MAX", 3)
+    schema = Schema()
+    schema.include = TableFilter(("other",))
+    maps = table_maps.TableMaps(schema, ForeignKeys(schema, None))
+    for number in range(1, 11):
+        maps.take(table_map(number, f"t{number}"))
+        assert len(maps.by_body) <= 3
+    assert len(maps.by_id) == 10, "the transaction may have rows of each"
 
 
 def test_a_table_that_does_not_fit_its_map_is_read_again_whenever_tables_may_have_changed() -> None:

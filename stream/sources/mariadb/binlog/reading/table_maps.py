@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import structlog
 
@@ -13,6 +13,9 @@ from stream.sources.mariadb.binlog.table_map import BinlogFormatError, parse_tab
 from stream.sources.mariadb.live_schema import LiveSchema
 
 log = structlog.get_logger(__name__)
+
+MAPS_MAX: Final = 50_000
+"""Table maps that are remembered. Of tables that are not published nobody says that they are gone."""
 
 
 class Unpublished:
@@ -73,6 +76,8 @@ class TableMaps:
         mapped = self.by_body.get(body)
         if mapped is None:
             self.by_id.pop(table_id, None)
+            if len(self.by_body) >= MAPS_MAX:
+                self.forget_tables()
             mapped = self.by_body[body] = self._map(body)
         self.by_id[table_id] = mapped
         if isinstance(mapped, Unpublished):
