@@ -2,7 +2,8 @@
 
 A list is fetched at some moment between two positions of the log, and published later than the events up to there. It
 may lack what they said. Each of them is applied to it again: that is exact, because the last event of an id decides,
-and nothing that the list knows already is later than the events that were read.
+and nothing that the list knows already is later than the events that were read. A server keeps ids by name. So a list
+from before its name changed hands can't be brought forward: what was said before that is of another table.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from stream.sources.hive.write_id_registry import WriteIdChange
+from stream.sources.hive.write_id_registry import MOVED, WriteIdChange
 from tokens.writeid_state import WriteIds
 
 KEPT_MAX: Final = 1_000_000
@@ -47,7 +48,9 @@ class RecentWriteIds:
             self._ended = {txn: end for txn, end in self._ended.items() if end[0] > upto}
 
     def brought_forward(self, name: str, ids: WriteIds, since: int, holders: dict[int, int]) -> bool:
-        """Apply to ``ids``, the list of ``name`` as of event ``since`` or later, what followed. False if it is too old.
+        """Apply to ``ids``, the list of ``name`` as of event ``since`` or later, what followed.
+
+        False if it is too old; ``ids`` are to be forgotten then.
 
         ``holders``: write id → transaction, of open ids whose allocation was before the log was read. These were open
         when the list was fetched: whatever ended one, an abort without an event too, came later.
@@ -57,6 +60,8 @@ class RecentWriteIds:
         for event_id, (of_name, txn, write_id, kind) in self._changes:
             if event_id <= since or of_name != name:
                 continue
+            if kind == MOVED:
+                return False
             if kind == "committed":
                 ids.commit(write_id)
             elif kind == "aborted":

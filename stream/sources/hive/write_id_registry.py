@@ -16,6 +16,10 @@ ACID_CONVERSION_SEED: Final = 10_000_000
 """The high-water mark that a table has after its conversion to full ACID (``seedWriteIdOnAcidConversion``)."""
 
 
+MOVED: Final = "moved"
+"""A `WriteIdChange`: the ids under a name have gone, or come from another one. Those before it are of another table."""
+
+
 class Allocation(NamedTuple):
     """The result of one allocation. ``survived_drop``: it shows that the name kept the ids of a dropped table.
 
@@ -31,7 +35,8 @@ class Allocation(NamedTuple):
 class WriteIdChange(NamedTuple):
     """What an event did to a write id of the table ``name``.
 
-    ``kind``: allocated, reallocated (the transaction's earlier ids count as valid), committed or aborted.
+    ``kind``: allocated, reallocated (the transaction's earlier ids count as valid), committed or aborted. Or `MOVED`,
+    with ids 0.
     """
 
     name: str
@@ -45,7 +50,7 @@ class WriteIdRegistry:
 
     def __init__(self) -> None:
         self.changes: list[WriteIdChange] = []
-        """What `allocate` and `end` have done since somebody last emptied this."""
+        """What was done since somebody last emptied this."""
         self._lists: dict[str, WriteIds] = {}
         self._doubtful: dict[str, WriteIds] = {}
         self._names_by_txn: dict[int, set[str]] = {}
@@ -113,6 +118,7 @@ class WriteIdRegistry:
         Doubtful ones go along and stay doubtful. If both names have some, at most one of them kept its ids, and nobody
         can tell which: they are forgotten, and an allocation that goes on after them is one of which ids are unknown.
         """
+        self.changes += [_moved(old), _moved(new)]
         ids, doubtful = self._lists.pop(old, None), self._doubtful.pop(old, None)
         moved = doubtful if ids is None else ids
         if moved is None:
@@ -132,6 +138,7 @@ class WriteIdRegistry:
 
     def drop(self, name: str) -> None:
         """The transactional table ``name`` was dropped: its ids are doubtful from now on."""
+        self.changes.append(_moved(name))
         ids = self._lists.pop(name, None)
         if ids is not None:
             self._doubtful[name] = ids
@@ -146,6 +153,11 @@ class WriteIdRegistry:
         for book in (self._lists, self._doubtful):
             for name in _of_database(book, db):
                 del book[name]
+                self.changes.append(_moved(name))
+
+
+def _moved(name: str) -> WriteIdChange:
+    return WriteIdChange(name, 0, 0, MOVED)
 
 
 def _end_in(ids: WriteIds, txn: int, *, committed: bool) -> list[int]:

@@ -76,6 +76,7 @@ class Fetcher:
         self._opened: list[Metastore] = []
         self._listing = threading.Lock()
         self._listed = _Listed()
+        self._lists_from = 0
         self.arrived = threading.Event()
         """Set when something that was asked for is there."""
 
@@ -92,6 +93,10 @@ class Fetcher:
     def oldest_list(self) -> int:
         """No fetch that is submitted from now on has a list from before this event; -1 before the first one."""
         return self._listed.at
+
+    def forget_lists(self, before: int) -> None:
+        """Let no list of transactions from before this event serve a fetch that begins from now on."""
+        self._lists_from = before
 
     def close(self) -> None:
         """Drop what is queued, and close the connections once what runs has ended."""
@@ -118,7 +123,7 @@ class Fetcher:
         if is_fresh:
             return self._read(metastore)
         with self._listing:
-            if self._listed.at < 0 or self._clock() - self._listed.read_at_s >= self._age_s:
+            if self._listed.at < self._lists_from or self._clock() - self._listed.read_at_s >= self._age_s:
                 self._listed = self._read(metastore)
             return self._listed
 

@@ -293,6 +293,8 @@ class Following:
                 self._partitions.void()
                 self._details.void()
                 self._images.voided_at = event_id
+                self._fetcher.forget_lists(event_id)
+                self._recent.forget(event_id)  # what was said of ids may be of tables that have other names by now
                 progress.begin_sweep()
                 self._objects.want_catalog()
             case ObjectImage(kind="constraints" | "statistics"):
