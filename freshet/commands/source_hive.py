@@ -64,12 +64,12 @@ def hive(
 
 
 def metastore_of(keyspace: str, source: HiveSourceSettings) -> MetastoreSettings:
-    """How a source, and a front that reads through, reach the metastore. Raises `MetastoreCaches`."""
-    from stream.sources.hive.live.metastore import MetastoreSettings, check_caches
+    """How a source and a front that reads through reach the metastore. Raises what `check_settings` does."""
+    from stream.sources.hive.live.metastore import MetastoreSettings, check_settings
 
     catalog = (source.catalog or keyspace).lower()  # as the metastore writes it, also in its events
     found = MetastoreSettings(source.addresses, catalog, source.call_timeout_s, access_of(source))
-    check_caches(found)
+    check_settings(found)
     return found
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self
 
-from stream.sources.hive.live.object_calls import RAW_STORE
+from stream.sources.hive.live.object_calls import LISTENER, LISTENERS, RAW_STORE
 from stream.sources.hive.live.privilege_calls import PrivilegeCalls
 from stream.sources.hive.messages import HiveMessageError, TableObject, has_dot, is_listable, table_of
 from stream.sources.hive.rpc.connection import CALL_TIMEOUT_S, MetastoreConnection, MetastoreError, MetastoreRefused
@@ -37,7 +37,7 @@ list of tables with one among them too."""
 ABORTED_MAX: Final = 16
 """Aborted transactions of which each is asked for its ids behind a list's first exception. With more, none is."""
 ASKED_S: Final = 2.0
-"""How long a metastore may take to tell whether it caches: a front must start without one, too."""
+"""How long a metastore may take to tell a setting: a front must start without one, too."""
 NO_SUCH_OBJECT: Final = 2
 """The field of NoSuchObjectException in ``get_table_req``'s result."""
 _EVENT_FIELDS: Final = {
@@ -66,6 +66,12 @@ class MetastoreCaches(FreshetError):
     """A metastore answers from a cache that others' writes reach later; code ``metastore_caches``."""
 
     code = "metastore_caches"
+
+
+class MetastoreUnlogged(FreshetError):
+    """A metastore does not log what it changes; code ``metastore_unlogged``."""
+
+    code = "metastore_unlogged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,10 +314,11 @@ def _by_bits(ids: list[int], bits: str) -> tuple[list[int], list[int]]:
     )
 
 
-def check_caches(settings: MetastoreSettings) -> None:
-    """Ask each metastore whether it answers from a cache, which no position of the log says anything about.
+def check_settings(settings: MetastoreSettings) -> None:
+    """Ask each metastore whether it answers from a cache, which no position of the log says anything about; and whether
+    it logs what it changes, in the transaction that does.
 
-    One that is down, or does not tell, is passed over. Raises `MetastoreCaches`.
+    One that is down, or does not tell, is passed over. Raises `MetastoreCaches`, `MetastoreUnlogged`.
     """
     for host, port in settings.addresses:
         one = replace(settings, addresses=((host, port),), timeout_s=min(settings.timeout_s, ASKED_S))
@@ -320,4 +327,9 @@ def check_caches(settings: MetastoreSettings) -> None:
                 raise MetastoreCaches(
                     f"the metastore at {host}:{port} answers from a cache, which may be behind its own log",
                     hint=f"leave {RAW_STORE} at ObjectStore there, or name another metastore in uris",
+                )
+            if not metastore.logs_changes():
+                raise MetastoreUnlogged(
+                    f"the metastore at {host}:{port} does not log what it changes: all would seem to stay as it is",
+                    hint=f"let {LISTENERS} name {LISTENER} there, and at each metastore over its database",
                 )

@@ -18,6 +18,8 @@ ENGINE: Final = "hive"
 DEFAULT_CATALOG: Final = "hive"
 """The one that each metastore has. ``get_all_functions`` tells of no other (``HMSHandler`` names it itself)."""
 RAW_STORE: Final = "metastore.rawstore.impl"
+LISTENERS: Final = "metastore.transactional.event.listeners"
+LISTENER: Final = "org.apache.hive.hcatalog.listener.DbNotificationListener"
 AGGREGATES_CACHED: Final = "metastore.aggregate.stats.cache.enabled"
 _USUAL: Final = {
     "metastore.pre.event.listeners": ("",),
@@ -175,12 +177,21 @@ class ObjectCalls:
                 return f"{name} = {found}"
         return ""
 
+    def logs_changes(self) -> bool:
+        """Whether what it changes is in the log once it is committed; also if it does not say so.
+
+        The listener may be one of several, or a class that was made of it. As one of ``metastore.event.listeners`` it
+        logs afterwards, or never if the metastore is killed before, and no transactions.
+        """
+        return LISTENER.rpartition(".")[2].removeprefix("Db") in self._setting(LISTENERS, LISTENER)
+
     def _setting(self, name: str, otherwise: str) -> str:
         """As the metastore has it. ``otherwise``: it has none, or gives such settings to nobody."""
         try:
-            return str(self._connection.call("get_config_value", {1: text(name), 2: text(otherwise)}))
+            found = self._connection.call("get_config_value", {1: text(name), 2: text(otherwise)})
         except MetastoreRefused:
             return otherwise
+        return str(found) if found is not None else otherwise
 
     def aggregate_statistics(
         self, name: str, columns: Sequence[str], partitions: Sequence[str], timeout_s: float = 0.0

@@ -1,4 +1,4 @@
-"""Whether a metastore answers from a cache of its own: statistics of all partitions together, or everything."""
+"""What a metastore says of its settings: whether it answers from a cache, and whether it logs its changes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ from contextlib import nullcontext
 import pytest
 
 from freshet.local.hive.server import HiveServer
-from stream.sources.hive.live.metastore import Metastore, MetastoreCaches, MetastoreSettings, check_caches
-from stream.sources.hive.live.object_calls import AGGREGATES_CACHED, RAW_STORE
+from stream.sources.hive.live.metastore import (
+    Metastore,
+    MetastoreCaches,
+    MetastoreSettings,
+    MetastoreUnlogged,
+    check_settings,
+)
+from stream.sources.hive.live.object_calls import AGGREGATES_CACHED, LISTENER, LISTENERS, RAW_STORE
 from stream.sources.hive.rpc.connection import MetastoreRefused
 from stream.sources.hive.rpc.thrift import message, record, text
 from stream.sources.hive.structs import Struct
@@ -62,6 +68,13 @@ def test_a_metastore_says_what_its_settings_say(is_on: bool, new_hive: Callable[
         assert metastore.caches_aggregates() is is_on
 
 
+def _reply(accepted: socket.socket, sequence: int, result: Struct) -> None:
+    """Of ``get_config_value``."""
+    reply = bytearray(message(ASKED, sequence, result))
+    reply[3] = 2  # a REPLY, not a CALL
+    accepted.sendall(reply)
+
+
 CACHED = "org.apache.hadoop.hive.metastore.cache.CachedStore"
 
 
@@ -71,9 +84,9 @@ def test_no_metastore_is_used_that_answers_all_from_a_cache(answer: str, is_refu
 
     def say(accepted: socket.socket, request: bytes) -> None:
         assert RAW_STORE.encode() in request
-        reply = bytearray(message(ASKED, 1, {0: text(answer)}))
-        reply[3] = 2  # a REPLY, not a CALL
-        accepted.sendall(reply)
+        _reply(accepted, 1, {0: text(answer)})
+        if accepted.recv(65536):
+            _reply(accepted, 2, {0: text(LISTENER)})
 
     with socket.create_server(("127.0.0.1", 0)) as unused:
         down = unused.getsockname()
@@ -81,13 +94,55 @@ def test_no_metastore_is_used_that_answers_all_from_a_cache(answer: str, is_refu
         listening(say) as address,
         pytest.raises(MetastoreCaches, match=str(address[1])) if is_refused else nullcontext(),
     ):
-        check_caches(MetastoreSettings((down, address)))
+        check_settings(MetastoreSettings((down, address)))
+
+
+@pytest.mark.parametrize(
+    ("listeners", "is_refused"),
+    [
+        ({0: text("")}, True),
+        ({0: text("com.example.Audit")}, True),
+        ({0: text(f"com.example.Audit,{LISTENER}")}, False),
+        ({0: text("com.example.OurNotificationListener")}, False),
+        ({1: record({1: text("the config key cannot be accessed")})}, False),
+        ({}, False),
+    ],
+    ids=["none", "another", "two", "made of it", "refused", "untold"],
+)
+def test_no_metastore_is_used_that_logs_nothing(listeners: Struct, is_refused: bool) -> None:
+    """No event would tell of a change, and what was cached before it would be fresh for good."""
+
+    def say(accepted: socket.socket, _: bytes) -> None:
+        _reply(accepted, 1, {0: text("o.a.h.h.metastore.ObjectStore")})
+        assert LISTENERS.encode() in accepted.recv(65536)
+        _reply(accepted, 2, listeners)
+
+    with (
+        listening(say) as address,
+        pytest.raises(MetastoreUnlogged, match=str(address[1])) if is_refused else nullcontext(),
+    ):
+        check_settings(MetastoreSettings((address,)))
+
+
+OLD_LISTENERS = "hive.metastore.transactional.event.listeners"
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_refused"), [({LISTENERS: ""}, True), ({LISTENERS: "", OLD_LISTENERS: LISTENER}, False)]
+)
+def test_a_real_metastore_says_whether_it_logs(
+    settings: dict[str, str], is_refused: bool, new_hive: Callable[..., HiveServer]
+) -> None:
+    """By the setting's older name, too."""
+    server = new_hive(settings=settings)
+    with pytest.raises(MetastoreUnlogged) if is_refused else nullcontext():
+        check_settings(MetastoreSettings(((server.host, server.port),)))
 
 
 def test_a_real_metastore_says_which_store_it_has(new_hive: Callable[..., HiveServer]) -> None:
     """It is asked by the name that it has in Hive 4."""
     server = new_hive()
     settings = MetastoreSettings(((server.host, server.port),))
-    check_caches(settings)
+    check_settings(settings)
     with Metastore(settings) as metastore:
         assert metastore._setting(RAW_STORE, "").endswith("ObjectStore")
