@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from stream.sources.hive.live.following import FollowOptions
 from stream.sources.hive.live.metastore import MetastoreSettings, Transactions
 from stream.sources.hive.live.notification_log import HiveHistoryLost
 from stream.sources.hive.progress import checksum_of
-from stream.sources.hive.rpc.connection import MetastoreUnreachable
+from stream.sources.hive.rpc.connection import MetastoreRefused, MetastoreUnreachable
 from stream.wire.events import ResumePoint, SourceTransaction
 
 OPTIONS = FollowOptions(MetastoreSettings((("127.0.0.1", 1),)), "hive/0", poll_s=0.0)
@@ -39,6 +39,7 @@ class Steps:
         """For each time that the log is followed, as of which look at the transactions; None: none is new."""
         self.looks = 0
         self.end = 5
+        self.shows_catalog: Callable[[], dict[int, object] | None] = dict
         self.flush_fails: list[PublisherLost] = []
         self._resume, self._steps = resume, [*steps]
         monkeypatch.setattr(source, "Metastore", lambda _: self)
@@ -66,6 +67,12 @@ class Steps:
         return True
 
     # the metastore
+
+    catalog = "warehouse"
+
+    def catalog_object(self) -> dict[int, object] | None:
+        """The catalog, or None."""
+        return self.shows_catalog()
 
     def __enter__(self) -> Steps:
         return self
@@ -157,6 +164,31 @@ def test_a_log_that_does_not_go_on_from_what_was_published_begins_an_epoch(
     steps = Steps(monkeypatch, [], resume)
     assert steps.run() == ["opened", *([("HiveEvent/5", 1_005, reason)] if reason else [])]
     assert steps.begun == [1 if reason else None]
+
+
+def test_a_catalog_that_the_metastore_does_not_have_is_not_published_as_an_empty_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A keyspace may have any name, and its catalog is called so unless it is set. One that was published may go."""
+    steps = Steps(monkeypatch, [])
+    steps.shows_catalog = lambda: None
+    with pytest.raises(source.UnknownCatalog, match="no catalog warehouse"):
+        steps.run()
+    assert steps.told == ["opened", "abandoned"]
+    later = Steps(monkeypatch, [], resumed(5))
+    later.shows_catalog = steps.shows_catalog
+    assert later.run() == ["opened"]
+
+
+def test_a_metastore_that_does_not_show_its_catalog_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may refuse to, and what it has in it is read all the same."""
+
+    def refuse() -> None:
+        raise MetastoreRefused("get_catalog", 2, "not to you")
+
+    steps = Steps(monkeypatch, [])
+    steps.shows_catalog = refuse
+    assert steps.run() == ["opened"]
 
 
 def test_a_publisher_that_was_lost_is_noticed_while_the_metastore_is_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
 from serving.sources.hive_objects import read_objects
 from serving.sources.source import WantedObjects
 from stream.sources.hive.live.following import Following, FollowOptions
 from stream.sources.hive.live.metastore import CAPABILITIES, Metastore, MetastoreSettings
-from stream.sources.hive.live.source import end_of_log
+from stream.sources.hive.live.source import UnknownCatalog, check_catalog, end_of_log
 from stream.sources.hive.rpc.thrift import integer, record, text, texts
 from stream.sources.hive.structs import Struct
 from stream.sources.status import SourceStatus
@@ -111,3 +113,13 @@ def test_functions_of_another_catalog_are_listed(hive: tuple[str, int], tmp_path
             eventually(whole, what="all functions are published")
             shown = [each.name for each in published() if is_functions(each) and isinstance(each, ObjectImage)]
             assert shown == [(client.db, "there")]
+
+
+def test_a_real_metastore_shows_a_catalog_that_it_does_not_have_as_an_empty_one(hive: tuple[str, int]) -> None:
+    """So a source has to ask for the catalog itself."""
+    with Metastore(MetastoreSettings((hive,), "nowhere")) as metastore:
+        assert metastore.databases() == []
+        with pytest.raises(UnknownCatalog):
+            check_catalog(metastore)
+    with Metastore(MetastoreSettings((hive,))) as metastore:
+        check_catalog(metastore)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Protocol
 
 import structlog
@@ -17,8 +18,9 @@ from stream.publish.publisher import PublisherLost
 from stream.sources.hive.live.following import Following, FollowOptions
 from stream.sources.hive.live.metastore import Metastore, Transactions
 from stream.sources.hive.live.notification_log import HiveHistoryLost, check_event, event_id_of
+from stream.sources.hive.live.object_calls import DEFAULT_CATALOG
 from stream.sources.hive.messages import FLAVOR
-from stream.sources.hive.rpc.connection import MetastoreError
+from stream.sources.hive.rpc.connection import MetastoreError, MetastoreRefused
 from stream.sources.hive.structs import ThriftError
 from stream.sources.status import SourceStatus
 from stream.wire.events import ResumePoint, SourceTransaction
@@ -28,6 +30,12 @@ log = structlog.get_logger(__name__)
 
 BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
+
+
+class UnknownCatalog(FreshetError):
+    """The metastore has no such catalog; code ``unknown_catalog``."""
+
+    code = "unknown_catalog"
 
 
 class PublisherLike(Protocol):
@@ -79,7 +87,10 @@ class HiveSource:
         self._stopping.set()
 
     def run(self) -> None:
-        """Publish until `stop`. Outages of Kafka and of the metastore are waited out. Other errors are raised."""
+        """Publish until `stop`. Outages of Kafka and of the metastore are waited out. Other errors are raised.
+
+        So is `UnknownCatalog`, but only where nothing was published: a catalog may be dropped later.
+        """
         with Metastore(self._options.settings) as metastore:
             while not self._stopping.is_set():
                 try:
@@ -100,8 +111,12 @@ class HiveSource:
             begun.append(metastore.transactions())
             return position, timestamp
 
+        def begin_first() -> tuple[str, int]:
+            check_catalog(metastore)
+            return begin()
+
         try:
-            resume = publisher.open(begin)
+            resume = publisher.open(begin_first)
             if not begun:
                 self._check_resumable(metastore, resume)
             while not self._stopping.is_set():
@@ -172,6 +187,16 @@ class HiveSource:
         self.status.waits(what)
         self._stopping.wait(self._backoff_s)
         self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
+
+
+def check_catalog(metastore: Metastore) -> None:
+    """A metastore shows a catalog that it does not have as an empty one. Raises `UnknownCatalog`, `MetastoreError`."""
+    with suppress(MetastoreRefused):
+        if metastore.catalog_object() is None:
+            raise UnknownCatalog(
+                f"the metastore has no catalog {metastore.catalog}",
+                hint=f'set catalog = "{DEFAULT_CATALOG}", or another one, in its source: else it is the keyspace',
+            )
 
 
 def end_of_log(metastore: Metastore) -> tuple[str, int]:
