@@ -11,8 +11,9 @@ from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.live.objects import LOOK_AGAIN_S, Objects
 from stream.sources.hive.recent_drops import RecentDrops
 from stream.sources.hive.refusals import RETRY_MAX_S, RETRY_S, Refusals
-from stream.sources.hive.rpc.connection import MetastoreRefused, MetastoreUnreachable
+from stream.sources.hive.rpc.connection import MetastoreRefused, MetastoreTimeout, MetastoreUnreachable
 from stream.sources.hive.rpc.thrift import text
+from stream.sources.hive.structs import ThriftError
 from stream.wire.events import DROPS_KEPT, Change, ObjectImage, ObjectSet
 
 WRITTEN = ObjectImage("database", 0, ("s",), "written")
@@ -32,7 +33,8 @@ class Databases:
         self.named: list[tuple[str, str]] = []
         """Its functions."""
         self.objects = Objects(cast("Metastore", self), self.publish, self.position, self.drops, lambda: self.now_s)
-        self.refuses = False
+        self.fails: Exception | None = None
+        """Of each look at a database."""
         self.published: list[Change] = []
         self.found: list[ObjectImage | Exception | None] = []
         self.end = 0
@@ -57,8 +59,8 @@ class Databases:
 
     def database(self, db: str) -> dict[int, Any] | None:
         """The database."""
-        if self.refuses:
-            raise MetastoreRefused("get_database_req", 2, "MetaException")
+        if self.fails is not None:
+            raise self.fails
         return {2: text(self.comment.decode())} if db in self.names else None
 
     def function(self, db: str, name: str) -> dict[int, Any] | None:
@@ -71,6 +73,10 @@ class Databases:
 
     def catalog_object(self) -> None:
         """Not told."""
+
+    def last_event(self) -> int:
+        """The log's end. Whatever else it fails in, this it answers."""
+        return self.end
 
 
 def run(databases: Databases) -> list[Change]:
@@ -108,12 +114,12 @@ def test_what_no_event_tells_of_is_looked_for_now_and_then() -> None:
         while databases.objects.step():
             pass
         assert images(databases) == expected
-    databases.refuses, databases.comment = True, b"third"
+    databases.fails, databases.comment = MetastoreRefused("get_database_req", 2, "MetaException"), b"third"
     databases.now_s += LOOK_AGAIN_S
     while databases.objects.step():
         pass
     assert images(databases) == [], "a metastore that refuses holds up nothing"
-    databases.refuses = False
+    databases.fails = None
     databases.now_s += LOOK_AGAIN_S
     while databases.objects.step():
         pass
@@ -252,11 +258,22 @@ def test_drops_count_by_set() -> None:
     assert drops.allow("partition", 7, 1)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        MetastoreRefused("get_database_req", 2, "MetaException"),
+        MetastoreTimeout("get_database_req: the metastore at a:1 did not answer in time"),
+        ThriftError("the answer is larger than 536870912 bytes"),
+    ],
+    ids=["refused", "late", "too large"],
+)
 @pytest.mark.parametrize("first", [WRITTEN, ALL])
-def test_what_is_refused_holds_up_nothing_and_is_asked_for_again(first: ObjectImage | ObjectSet) -> None:
+def test_what_is_refused_holds_up_nothing_and_is_asked_for_again(
+    first: ObjectImage | ObjectSet, error: Exception
+) -> None:
     """One damaged database must not stop the tables' bootstrap, which goes on only when `step` returns."""
     databases = Databases()
-    databases.refuses = True
+    databases.fails = error
     databases.objects._look_at_s = inf
     databases.objects.note(first)
     for _ in range(3):
@@ -264,7 +281,7 @@ def test_what_is_refused_holds_up_nothing_and_is_asked_for_again(first: ObjectIm
         assert not databases.objects.step(), "not at once"
         assert databases.objects.is_due, "a restart asks at once"
         databases.now_s += RETRY_MAX_S
-    databases.refuses = False
+    databases.fails = None
     assert databases.objects.step()
     assert not databases.objects.is_due
     assert "image" in [each.change for each in databases.published]  # type: ignore[union-attr]

@@ -73,3 +73,8 @@ def test_a_table_that_may_have_got_a_key_writes_those_that_point_to_it(event_typ
 def test_who_points_to_it_may_be_anybody_if_nobody_can_tell(server: Server) -> None:
     """The name is another table's by now, or the metastore fails in it each time: the log must go on."""
     assert found(server) == {2, 3}
+
+
+def test_a_table_that_cannot_be_read_for_a_moment_shows_its_key_again_too() -> None:
+    """Its constraints may have been published, and would stay as they were."""
+    assert found(Server(["d.child"], {**TABLES, "d.child": 0})) == {2}

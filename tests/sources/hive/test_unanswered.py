@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from stream.sources.hive.live import fetching
-from stream.sources.hive.messages import TableObject
-from stream.sources.hive.rpc.connection import MetastoreTimeout, MetastoreUnreachable
-from stream.sources.hive.structs import ThriftError
+from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
+from stream.sources.hive.messages import HiveMessageError, TableObject
+from stream.sources.hive.rpc.connection import MetastoreConnection, MetastoreTimeout, MetastoreUnreachable
+from stream.sources.hive.rpc.thrift import field, long, text
+from stream.sources.hive.structs import LIST, STRUCT, ListValue, Struct, ThriftError
 from stream.wire.events import ObjectImage
 from tests.serving.stack import eventually
 from tests.sources.hive.test_wrong_answers import Server, Source
@@ -172,3 +174,63 @@ def test_behind_a_table_that_is_not_told_in_time_no_other_one_is_asked_for(serve
     assert (published(source, "constraints"), details.refused, details.tables) == (set(), ["d.a"], ["d.t"])
     assert details.step()
     assert (published(source, "constraints"), details.refused, details.tables) == ({7}, ["d.a"], [])
+
+
+class Wide:
+    """A connection to a metastore that never tells one of its tables, alone or among others. ``asked``: of how many."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.asked: list[int] = []
+        self.is_down = False
+        """Whether it answers nothing else either."""
+
+    def call(self, name: str, arguments: Struct, **_: object) -> Any:
+        """The tables that are asked for, or the log's end."""
+        if name != "get_table_objects_by_name_req":
+            if self.is_down:
+                raise MetastoreUnreachable("no metastore answers")
+            return {1: long(5)}
+        names = field(field(arguments, 1), 2)
+        self.asked.append(len(names))
+        if "wide" in names:
+            raise self.error
+        shown = [{1: text(each), 2: text("d"), 17: text("hive"), 25: long(7)} for each in names]
+        return {1: (LIST, ListValue(STRUCT, shown))}
+
+
+@pytest.mark.parametrize("error", [LATE, TOO_LARGE])
+def test_a_table_that_is_never_told_keeps_no_other_from_being_read(error: Exception) -> None:
+    """Each sweep would ask for the same 64 tables for good, and no table of the catalog would come after them."""
+    connection = Wide(error)
+    metastore = Metastore(MetastoreSettings((("127.0.0.1", 1),)))
+    metastore._connection = cast("MetastoreConnection", connection)
+    names = [*(f"d.t{number}" for number in range(7)), "d.wide"]
+    found = metastore.tables(names)
+    assert {name: type(each) for name, each in found.items()} == {
+        **dict.fromkeys(names, TableObject),
+        "d.wide": HiveMessageError,
+    }
+    assert connection.asked == [8, 4, 4, 2, 2, 1, 1]
+    connection.is_down = True
+    with pytest.raises(MetastoreUnreachable):
+        metastore.tables(names)
+
+
+def test_a_table_that_could_not_be_read_is_asked_for_alone(server: Stuck, source: Source) -> None:
+    """The call may be given up only after its time, and the others need not wait for each part of theirs."""
+    source.complete()
+    source.following._images.unreadable.note("d.a")
+    asked: list[Sequence[str]] = []
+    tables = server.tables
+
+    def noted(names: Sequence[str]) -> dict[str, TableObject]:
+        asked.append(names)
+        return tables(names)
+
+    server.tables = noted  # type: ignore[method-assign]
+    source.following._progress.touch(["d.t", "d.a"])
+    source.complete()
+    assert ("d.t",) in asked
+    assert ("d.a",) in asked
+    assert ("d.t", "d.a") not in asked

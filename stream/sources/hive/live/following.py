@@ -377,6 +377,8 @@ class Following:
         names = tuple(islice(self._progress.dirty, CHUNK_TABLES))
         if not names:
             return False
+        unreadable = self._images.unreadable  # what may last until a call is given up is no part of a larger one
+        names = names[:1] if names[0] in unreadable else tuple(each for each in names if each not in unreadable)
         fetched = self._fetcher.submit(names, is_fresh=True).result()
         self._images.take(fetched, in_sweep=self._sweep is not None)
         return True

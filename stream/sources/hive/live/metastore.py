@@ -14,7 +14,13 @@ from typing import Any, Final, Self
 from stream.sources.hive.live.object_calls import LISTENER, LISTENERS, RAW_STORE
 from stream.sources.hive.live.privilege_calls import PrivilegeCalls
 from stream.sources.hive.messages import HiveMessageError, TableObject, has_dot, is_listable, table_of
-from stream.sources.hive.rpc.connection import CALL_TIMEOUT_S, MetastoreConnection, MetastoreError, MetastoreRefused
+from stream.sources.hive.rpc.connection import (
+    CALL_TIMEOUT_S,
+    MetastoreConnection,
+    MetastoreError,
+    MetastoreRefused,
+    MetastoreTimeout,
+)
 from stream.sources.hive.rpc.thrift import field, integer, long, record, text, texts
 from stream.sources.hive.rpc.transport import OPEN, Access
 from stream.sources.hive.structs import I32, LIST, ListValue, Struct, ThriftError
@@ -183,12 +189,24 @@ class Metastore(PrivilegeCalls):
             by_db.setdefault(db, []).append(table)
         found: dict[str, TableObject | HiveMessageError] = {}
         for db, tables in by_db.items():
-            try:
-                found |= self._tables_of(db, tables)
-            except MetastoreRefused:  # one of them may be what it cannot read
-                for table in tables:
-                    found |= self._table_or_error(f"{db}.{table}")
+            found |= self._tables_or_errors(db, tables)
         return found
+
+    def _tables_or_errors(self, db: str, tables: list[str]) -> dict[str, TableObject | HiveMessageError]:
+        """One of them may be what the metastore cannot read, or not in time, or what cannot be read of it."""
+        try:
+            return self._tables_of(db, tables)
+        except MetastoreRefused:
+            found: dict[str, TableObject | HiveMessageError] = {}
+            for table in tables:
+                found |= self._table_or_error(f"{db}.{table}")
+            return found
+        except (MetastoreTimeout, ThriftError) as error:
+            self.last_event()  # an outage is raised as what it is
+            if len(tables) == 1:
+                return {f"{db}.{tables[0]}": HiveMessageError(str(error))}
+            half = len(tables) // 2
+            return self._tables_or_errors(db, tables[:half]) | self._tables_or_errors(db, tables[half:])
 
     def _tables_of(self, db: str, tables: list[str]) -> dict[str, TableObject | HiveMessageError]:
         request: Struct = {1: text(db), 2: texts(tables), 3: client_capabilities(), 4: text(self.catalog)}

@@ -21,8 +21,8 @@ from stream.sources.hive.object_events import CATALOG, DATABASE, FUNCTION
 from stream.sources.hive.objects import image_of
 from stream.sources.hive.recent_drops import RecentDrops
 from stream.sources.hive.refusals import Refusals
-from stream.sources.hive.rpc.connection import MetastoreRefused
-from stream.sources.hive.structs import Struct, encode_struct
+from stream.sources.hive.rpc.connection import MetastoreRefused, MetastoreTimeout
+from stream.sources.hive.structs import Struct, ThriftError, encode_struct
 from stream.wire.events import Change, ObjectImage, ObjectSet
 
 log = structlog.get_logger(__name__)
@@ -93,7 +93,7 @@ class Objects:
     def step(self) -> bool:
         """Fetch and publish one set or object; False if there is nothing to do.
 
-        What the metastore refuses is tried again after a while, and holds up nothing else.
+        What the metastore refuses, or does not tell in time, is tried again after a while, and holds up nothing else.
         """
         self._try_again()
         if self._sets:
@@ -176,10 +176,16 @@ class Objects:
             else:
                 self._publish_one(kind, name)
         except MetastoreRefused as error:
-            self._refusals.note((kind, name))
-            log.warning("objects cannot be read", kind=kind, name=name, reason=str(error))
+            self._refused(kind, name, error)
+        except (MetastoreTimeout, ThriftError) as error:
+            self._metastore.last_event()  # an outage is raised as what it is
+            self._refused(kind, name, error)
         else:
             self._refusals.forget((kind, name))
+
+    def _refused(self, kind: str, name: Values | None, error: Exception) -> None:
+        self._refusals.note((kind, name))
+        log.warning("objects cannot be read", kind=kind, name=name, reason=str(error))
 
     def _publish_set(self, kind: str) -> None:
         """A pass over all members. It begins before they are listed, so that what is made meanwhile is in it."""

@@ -42,13 +42,18 @@ def brought_to_light(
     found: set[int] = set()
     for table_id in written:
         name = name_of(table_id)
-        pointing = _pointing(metastore, name, table_id) if name else set()
+        pointing = _pointing(metastore, name, table_id, tables) if name else set()
         found |= {*tables().values()} if pointing is None else {each for each in pointing if name_of(each)}
     return [ObjectImage(CONSTRAINTS, each, (), "written") for each in sorted(found.difference(written))]
 
 
-def _pointing(metastore: Metastore, name: str, table_id: int) -> set[int] | None:
-    """The ids of the tables that point to the table, or None. A metastore that fails in this must not stop the log."""
+def _pointing(
+    metastore: Metastore, name: str, table_id: int, tables: Callable[[], Mapping[str, int]]
+) -> set[int] | None:
+    """The ids of the tables that point to the table, or None. A metastore that fails in this must not stop the log.
+
+    One that cannot be read now may have been published earlier.
+    """
     try:
         names = metastore.pointing_to(name)
         stored = metastore.tables([*dict.fromkeys([name, *names])])
@@ -56,4 +61,8 @@ def _pointing(metastore: Metastore, name: str, table_id: int) -> set[int] | None
         log.warning("who points to a table cannot be told", table=name, reason=str(error))
         return None
     ids = {each: table.table_id for each, table in stored.items() if isinstance(table, TableObject)}
-    return {*ids.values()} if ids.get(name) == table_id and stored.keys() >= {*names} else None
+    if ids.get(name) != table_id or not stored.keys() >= {*names}:
+        return None
+    unread = stored.keys() - ids.keys()
+    known = tables() if unread else {}
+    return {*ids.values(), *(known[each] for each in unread if each in known)}
