@@ -17,8 +17,8 @@ from stream.sources.hive.live.metastore import (
     check_settings,
 )
 from stream.sources.hive.live.object_calls import AGGREGATES_CACHED, LISTENER, LISTENERS, RAW_STORE
-from stream.sources.hive.rpc.connection import MetastoreRefused
-from stream.sources.hive.rpc.thrift import message, record, text
+from stream.sources.hive.rpc.connection import MetastoreError, MetastoreRefused
+from stream.sources.hive.rpc.thrift import EXCEPTION, integer, message, record, text
 from stream.sources.hive.structs import Struct
 from tests.sources.hive.test_connection import listening
 
@@ -146,3 +146,19 @@ def test_a_real_metastore_says_which_store_it_has(new_hive: Callable[..., HiveSe
     check_settings(settings)
     with Metastore(settings) as metastore:
         assert metastore._setting(RAW_STORE, "").endswith("ObjectStore")
+
+
+def test_a_metastore_that_keeps_its_log_to_proxy_users_is_told_from_a_broken_one() -> None:
+    """That is its default, and all that it says is that there was an internal error."""
+    call = "get_current_notificationEventId"
+    failure: Struct = {1: text(f"Internal error processing {call}"), 2: integer(6)}
+
+    def say(accepted: socket.socket, _: bytes) -> None:
+        reply = bytearray(message(call, 1, failure))
+        reply[3] = EXCEPTION
+        accepted.sendall(reply)
+
+    with listening(say) as address, Metastore(MetastoreSettings((address,))) as metastore:
+        with pytest.raises(MetastoreError, match="Internal error") as raised:
+            metastore.last_event()
+        assert "notification.api.auth" in raised.value.hint

@@ -44,6 +44,9 @@ ABORTED_MAX: Final = 16
 """Aborted transactions of which each is asked for its ids behind a list's first exception. With more, none is."""
 ASKED_S: Final = 2.0
 """How long a metastore may take to tell a setting: a front must start without one, too."""
+LOG_IS_PRIVATE: Final = (
+    "with hive.metastore.event.db.notification.api.auth, its default, proxy users alone may read its events"
+)
 NO_SUCH_OBJECT: Final = 2
 """The field of NoSuchObjectException in ``get_table_req``'s result."""
 _EVENT_FIELDS: Final = {
@@ -148,7 +151,12 @@ class Metastore(PrivilegeCalls):
 
     def last_event(self) -> int:
         """The id of the log's last event; 0 if there never was one."""
-        found = self._connection.call("get_current_notificationEventId", {})
+        try:
+            found = self._connection.call("get_current_notificationEventId", {})
+        except MetastoreError as error:
+            if type(error) is MetastoreError:  # what it refuses here it does not declare, and it does not say why
+                raise MetastoreError(str(error), hint=f"the metastore's log tells why; {LOG_IS_PRIVATE}") from error
+            raise
         event_id: int = field(found, 1)
         return event_id
 
