@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from stream.sources.hive.write_id_registry import MOVED, WriteIdChange
 from tokens.writeid_state import WriteIds
 
 KEPT_MAX: Final = 1_000_000
-"""Changes that are kept at most. A list from before the oldest one must be fetched again."""
+"""Changes that are kept at most, and ends of transactions. A list from before the oldest one must be fetched again."""
 
 
 class RecentWriteIds:
@@ -38,6 +39,8 @@ class RecentWriteIds:
     def ended(self, event_id: int, txn: int, *, committed: bool) -> None:
         """Event ``event_id`` ended ``txn``."""
         self._ended[txn] = (event_id, committed)
+        if len(self._ended) > KEPT_MAX:  # half of them at once: each time all are looked at
+            self.forget(next(islice(self._ended.values(), KEPT_MAX // 2, None))[0])
 
     def forget(self, upto: int) -> None:
         """No list from before event ``upto`` will be asked for."""

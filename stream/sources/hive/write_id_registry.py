@@ -16,6 +16,9 @@ ACID_CONVERSION_SEED: Final = 10_000_000
 """The high-water mark that a table has after its conversion to full ACID (``seedWriteIdOnAcidConversion``)."""
 
 
+DOUBTFUL_MAX: Final = 10_000
+"""Names whose table was dropped, and that have got no id since, whose ids are remembered. Names of tables that are made
+for an hour never come back. Where one does whose ids were forgotten, its first id seems to skip those before it."""
 MOVED: Final = "moved"
 """A `WriteIdChange`: the ids under a name have gone, or come from another one. Those before it are of another table."""
 
@@ -141,7 +144,10 @@ class WriteIdRegistry:
         self.changes.append(_moved(name))
         ids = self._lists.pop(name, None)
         if ids is not None:
+            self._doubtful.pop(name, None)  # the last one is to be at the end
             self._doubtful[name] = ids
+            if len(self._doubtful) > DOUBTFUL_MAX:
+                del self._doubtful[next(iter(self._doubtful))]
 
     def doubt(self, names: Container[str]) -> None:
         """Events were lost: ids may be gone that were allocated before there is a table. ``names``: those of tables."""

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stream.sources.hive import recent_ids
 from stream.sources.hive.progress import DIRTY_MAX, Progress
 from stream.sources.hive.recent_ids import RecentWriteIds
 from stream.sources.hive.write_id_registry import WriteIdChange
@@ -84,6 +85,18 @@ def test_a_list_from_before_what_is_kept_is_refused() -> None:
     assert recent.brought_forward(NAME, WriteIds(), 11, {})
     recent.forget(5)
     assert not recent.brought_forward(NAME, WriteIds(), 10, {}), "it does not come back"
+
+
+def test_ends_of_transactions_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most hold no ids, so that no change is noted with them: a sweep of hours would keep each of them."""
+    monkeypatch.setattr(recent_ids, "KEPT_MAX", 10)
+    recent = RecentWriteIds(0)
+    for event_id in range(1, 101):
+        recent.ended(event_id, event_id, committed=True)
+        assert len(recent._ended) <= 10
+    assert recent.has_ended(100)
+    assert not recent.brought_forward(NAME, WriteIds(), 50, {}), "what ended since then is forgotten"
+    assert recent.brought_forward(NAME, WriteIds(), 99, {})
 
 
 def test_what_is_left_to_fetch_comes_back_from_the_cursor() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lab.simulation.hive.metastore import Metastore
+from stream.sources.hive import write_id_registry
 from stream.sources.hive.messages import TableObject
 from stream.sources.hive.translator import HiveTranslator
-from stream.sources.hive.write_id_registry import WriteIdChange, WriteIdRegistry
+from stream.sources.hive.write_id_registry import Allocation, WriteIdChange, WriteIdRegistry
 from stream.wire.events import AllocateWriteId, ResetWriteIds
 
 
@@ -20,6 +21,19 @@ def test_ids_that_may_outlive_a_drop_end_with_the_database(with_database: bool) 
     if with_database:
         ids.drop_database("s")
     assert ids.allocate("s.a", 2, 2).survived_drop is not with_database
+
+
+def test_ids_of_dropped_tables_are_remembered_for_the_last_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables that are made for an hour have ever new names. A name whose ids were forgotten has its list fetched."""
+    monkeypatch.setattr(write_id_registry, "DOUBTFUL_MAX", 2)
+    ids = WriteIdRegistry()
+    for txn, name in enumerate(["s.a", "s.b", "s.c"], 1):
+        ids.allocate(name, txn, 1)
+        ids.drop(name)
+    assert [ids.allocate(name, 9, 2) for name in ("s.a", "s.b", "s.c")] == [
+        Allocation(reallocated=False, survived_drop=False, skipped=True),
+        *[Allocation(reallocated=False, survived_drop=True)] * 2,
+    ]
 
 
 def test_who_writes_a_table_that_is_renamed_ends_under_its_new_name() -> None:

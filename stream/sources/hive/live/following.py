@@ -455,8 +455,9 @@ class Following:
         self._progress.touch(self._images.unheld)
         if ended:
             log.info("aborts without an event", shard=self._options.shard, transactions=len(ended))
-        if not (self._progress.sweeping or self._progress.detailed is not None or self._partitions.is_under_way):
+        if not self._progress.sweeping:  # what else is being fetched brings no lists
             self._recent.forget(self._log.at)
+        if not (self._progress.sweeping or self._progress.detailed is not None or self._partitions.is_under_way):
             self._images.touched.clear()
             self._images.committed.clear()
             self._rebound.clear()
