@@ -215,6 +215,7 @@ FOLLOWING: Final = (
         "table_from_before_a_void_of_everything",
         "a table that was read before everything was voided is published after it",
         Replace(Images.take, "max(self.touched.get(any_name, 0), self.voided_at)", "self.touched.get(name, 0)"),
+        leave_out(Following._note, "self._recent.forget(event_id)"),
     ),
 )
 ENTANGLED: Final = (
