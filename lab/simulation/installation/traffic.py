@@ -58,6 +58,7 @@ class Traffic(Installation):
         self._attempts = 0
         self._names = 0
         self._sessions: dict[int, tuple[str, Session]] = {}
+        self._watches = 0
         self._held: dict[Slot, tuple[str, Image]] = {}
         """Row → the tag and the image of the answer that a reader without a client library has kept."""
         self._async: AsyncClient | None = None
@@ -263,6 +264,8 @@ class Traffic(Installation):
         ports = self._ports()
 
         def epochs() -> Iterator[int]:
+        self._watches += 1
+        this = self._watches
             for port in ports:
                 client = blocking_client(self.kernel, [port], **self.credentials.shown)
                 for partition in range(self.partitions):
@@ -270,9 +273,10 @@ class Traffic(Installation):
                     yield found.get(SHARD, -1)
 
         def watch() -> None:
-            while self.record.is_ambiguous:
+            while self.record.is_ambiguous and this == self._watches:  # else somebody watches for a later one
                 with suppress(ClientError):
-                    self.record.is_ambiguous = min(epochs()) < wanted
+                    if min(epochs()) >= wanted and this == self._watches:
+                        self.record.is_ambiguous = False
                 self.kernel.wait(lambda: False, 0.5)
 
         self.kernel.spawn(CLIENT, watch)

@@ -520,6 +520,17 @@ INSTALLATION: dict[str, History] = {
         ("kafka", 1, 0),
         ("backfill", 0, 1, 0),
     ],
+    "a history is lost while somebody still watches for the epoch after the loss before": [
+        ("world", 14130, 1, 0, 0, 0, 1, 0, 0),
+        ("let", 2),
+        ("write", 0, 0, 3, 3),
+        ("write", 0, 1, 3, 3),
+        ("read", 0, 3, 1, 0),
+        ("tail", 0, 2),
+        ("bounded", 0, 3, 1, 3),
+        ("kafka", 1, 0),
+        ("restore", 2),
+    ],
 }
 
 
