@@ -93,8 +93,9 @@ class FollowedCopy:
             if position is not None and str(position):
                 self._check(epoch, str(position), frozenset(), f"a watermark at {position}")
         elif event.kind == "transaction":
-            last = self.last
-            if last is not None and (last.token, last.changes) == (event.token, event.changes):
+            last, position = self.last, EventToken.parse(event.token).position
+            is_again = last is not None and (last.token, last.changes) == (event.token, event.changes)
+            if is_again and self._is_written(event, str(position)):
                 self.complain(TELLS_ALL, f"{self.name} is told {event.gtid} twice")
             voided = self._apply(event.changes)
             self.last = event
@@ -102,6 +103,17 @@ class FollowedCopy:
             self._check(event.epoch, str(position), voided, f"{event.gtid or 'a backfill'} at {position}")
 
     def _apply(self, changes: Iterable[StreamChange]) -> frozenset[str]:
+    def _is_written(self, event: StreamEvent, position: str) -> bool:
+        """Whether the commit of a position has written a row of the event. Else it is a piece of a backfill.
+
+        A source that is started again may read that once more: it keeps in mind how far it is only behind the rows.
+        """
+        gtid = _gtid(position)
+        history = self.record.histories[self.record.of_commit(event.epoch, gtid)]
+        commit = history.by_gtid.get(gtid)
+        rows = [(change.table, (change.key[-1],)) for change in event.changes if change.kind == "row"]
+        return any(at == commit for row in rows for at, _ in history.versions.get(row, []))
+
         """Keeps what they say. Returns the tables of which they make rows void."""
         voided = set[str]()
         for change in changes:

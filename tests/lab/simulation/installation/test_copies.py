@@ -87,6 +87,22 @@ def test_a_reader_that_is_told_everything_is_content(tell: Callable[[Story], Non
     assert story.broken == []
 
 
+def read_again(story: Story) -> None:
+    """A source that was started again publishes a piece of a backfill once more, which no commit has written."""
+    story.tell(1)
+    story.tell(2)
+    for _ in range(2):
+        story.tell(2, A, 1)
+
+
+@pytest.mark.parametrize("tell", [read_again])
+def test_what_a_stream_may_tell_twice_or_leave_out(tell: Callable[[Story], None]) -> None:
+    """A judge that complains of what the documentation allows would hide what is wrong."""
+    story = Story()
+    tell(story)
+    assert story.broken == []
+
+
 def left_out(story: Story) -> None:
     """A commit between two others is not told."""
     story.tell(1)
