@@ -6,7 +6,7 @@ from signal import SIGTERM
 from typing import Final
 
 from lab.simulation.installation.demanding import Demanding
-from lab.simulation.installation.parts import CONSUMERS, PROCESSES, SOURCES
+from lab.simulation.installation.parts import CONSUMERS, FOLLOWER, OTHER_SOURCE, PROCESSES, SOURCES
 from lab.simulation.installation.writing import KEYSPACE
 from lab.simulation.mariadb.server import Break, SimulatedServer
 from lab.simulation.whole_processes.run import CLIENT
@@ -22,6 +22,11 @@ OF_REPLICAS: Final = (
     "it is made anew",
     "it is set wrong",
 )
+STEPPED: Final = (*PROCESSES, OTHER_SOURCE, FOLLOWER, CLIENT)
+"""Processes with machines of their own. After them come the servers."""
+SERVERS: Final = 3
+STEPS_S: Final = (-8.0, -2.0, -0.3, 0.3, 2.0, 8.0)
+"""By how much a clock is set."""
 FAR_BEHIND_S: Final = 8.0
 """Longer than a source waits for a replica that it reads."""
 BEHIND_MAX: Final = 3
@@ -125,6 +130,22 @@ class Faults(Demanding):
         self.primary.behaviour.commit_s = lambda: commit_s
         self.replica.behaviour.lag_s = lag_s
         self.say(f"commits are visible after {commit_s} s, at the replica {lag_s} s later")
+
+    def op_step(self, machine: int, by: int) -> None:
+        """The clock of a process's or a server's machine is set. Only in histories whose clocks differ."""
+        if not self.has_clocks:
+            return
+        self.count_fault("clock stepped")
+        seconds, number = STEPS_S[by % len(STEPS_S)], machine % (len(STEPPED) + SERVERS)
+        if number < len(STEPPED):
+            name, errors = STEPPED[number], self.kernel.clock_errors_s
+            errors[name] = errors.get(name, 0.0) + seconds
+        else:
+            name = ("MariaDB", "the replica", "the other keyspace's server")[number - len(STEPPED)]
+            server = (self.primary, self.replica, self.depot)[number - len(STEPPED)]
+            server.behaviour.clock_shift_s += seconds
+        self.say(f"the clock of {name} is set by {seconds:+} s")
+        self.note_clocks()
 
     def op_replica(self, what: int, pause: int) -> None:
         """Something befalls the replica at which the source reads: the source must read at the server itself, or wait.

@@ -13,6 +13,7 @@ import pymysql
 from lab.simulation.engine import Outcome
 from lab.simulation.installation.committed import CommittedRecord
 from lab.simulation.installation.judging import SessionJudge
+from lab.simulation.installation.operating.clocks import Clocks
 from lab.simulation.installation.operating.guarding import FRONT, Credentials
 from lab.simulation.installation.processes import (
     DEPOT,
@@ -121,7 +122,8 @@ class Installation(WholeProcesses):
         snapshots have a place, fronts are in zones and keep a file of locations, and there may be a follower. In a
         guarded one fronts and owners ask for credentials. With 2 added to that rows are published with what they were,
         with 4 only short images of them, with 8 also rows of a table without a primary key. With 16 requests are
-        traced. With 32 the source reads the binlog at the replica, if there is one. With 64 clocks differ.
+        traced. With 32 the source reads the binlog at the replica, if there is one. With 64 clocks differ. With 128
+        there is a table whose primary key changes.
         """
         seed, partitions, consumers, fronts, replica, wide, placed, guarded = shape
         super().__init__(seed, outcome, trace)
@@ -148,7 +150,9 @@ class Installation(WholeProcesses):
             self.truths[OTHER_KEYSPACE].judge.others.append(self.judge)
             for server, zone_s in zip((self.primary, self.replica, self.depot), ZONES_S, strict=True):
                 server.behaviour.zone_s = zone_s
-        if guarded & 64:
+        self.clocks = Clocks()
+        self.has_clocks = bool(guarded & 64)
+        if self.has_clocks:
             self._set_clocks(Random(seed))
         self.said_ready: set[str] = set()
         """Processes that have said so."""
@@ -168,10 +172,19 @@ class Installation(WholeProcesses):
         self.kernel.clock_errors_s = {name: rng.uniform(-CLOCK_ERROR_S, CLOCK_ERROR_S) for name in processes}
         for server in (self.primary, self.replica, self.depot):
             server.behaviour.clock_shift_s = rng.uniform(-CLOCK_ERROR_S, CLOCK_ERROR_S)
-        latest = max(server.behaviour.clock_shift_s for server in (self.primary, self.replica, self.depot))
-        earliest = min(self.kernel.clock_errors_s[front] for front in FRONTS)
+        self.note_clocks()
+
+    def note_clocks(self) -> None:
+        """Answers to a bound may be older by what the server's clock has been ahead of a front's.
+
+        A marker of before a step may still be the last one, and a read that is under way began before it.
+        """
+        fronts = [front for front in FRONTS if front in self.wanted]
+        for name, error_s in self.kernel.clock_errors_s.items():
+            self.clocks.note(name, error_s)
         for truth in self.truths.values():
-            truth.judge.clocks_differ_s = max(latest - earliest, 0.0)
+            self.clocks.note(truth.shard, truth.server.behaviour.clock_shift_s)
+            truth.judge.clocks_differ_s = self.clocks.lead_s([truth.shard], fronts)
 
     @contextmanager
     def installed(self) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Final
 
@@ -11,7 +11,7 @@ from lab.simulation.installation import kafka_faults
 from lab.simulation.installation.applications.caching import INVALIDATORS
 from lab.simulation.installation.applications.giving import GIVES
 from lab.simulation.installation.applications.sinking import STATEMENTS_MAX
-from lab.simulation.installation.faults import DIES_WITHIN, OF_REPLICAS, PLACES, WORDS
+from lab.simulation.installation.faults import DIES_WITHIN, OF_REPLICAS, PLACES, SERVERS, STEPPED, STEPS_S, WORDS
 from lab.simulation.installation.finding import WAYS
 from lab.simulation.installation.following.logs import STEPS_MAX, TORN
 from lab.simulation.installation.following.looking_back import LOOKS
@@ -53,6 +53,7 @@ FAULTS: Final = (
     "replica made anew",
     "replica set wrong",
     "failover",
+    "clock stepped",
     *TABLE_FAULTS,
     *kafka_faults.FAULTS,
 )
@@ -143,6 +144,11 @@ WORKS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {"log many": (1, (len(STA
 """Op → (weight, fields): those of who works at the server, in some histories besides."""
 REPLICAS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {"replica": (1, (len(OF_REPLICAS), _PAUSE))}
 """Op → (weight, fields): what befalls a replica at which the source reads the binlog."""
+STEPS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+    "step": (3, (len(STEPPED) + SERVERS, len(STEPS_S))),
+    "bounded": (2, COMMON["bounded"][1]),
+}
+"""Op → (weight, fields): clocks that are set, and reads that depend on them, in some histories whose clocks differ."""
 FAILOVERS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {"failover": (1, (3, _PAUSE))}
 """Op → (weight, fields): those of histories in which a replica is promoted, or restored with its primary."""
 WITH_FAILOVERS: Final = 0.3
@@ -152,6 +158,8 @@ WITH_LOGS: Final = 0.2
 WITH_LETTERS: Final = 0.2
 WITH_TRACES: Final = 0.2
 WITH_CLOCKS: Final = 0.2
+WITH_STEPS: Final = 0.6
+"""Of those."""
 WITH_WORK: Final = 0.15
 WITH_REPLICAS: Final = 0.6
 """Of those that have a replica."""
@@ -160,7 +168,7 @@ WITH_RANGES: Final = 0.4
 WITH_APPLICATIONS: Final = 0.35
 """The share of those histories."""
 KINDS: Final = (
-    COMMON | RARE | RANGES | FOLLOWS | LOGS | APPLIES | OPERATES | GUARDED | WORKS | REPLICAS | FAILOVERS
+    COMMON | RARE | RANGES | FOLLOWS | LOGS | APPLIES | OPERATES | GUARDED | WORKS | REPLICAS | STEPS | FAILOVERS
 ) | kafka_faults.LETTERS
 MOTIFS: Final = 0.33
 """The share of histories with one."""
@@ -256,10 +264,7 @@ def _with_more(ops: History, rng: Random) -> History:
     )
     for more, share in among:
         if rng.random() < share:
-            names = rng.choices([*more], [weight for weight, _ in more.values()], k=2 + rng.randrange(4))
-            for name in names:
-                place = rng.randrange(1, len(ops) + 1)
-                ops.insert(place, (name, *(rng.randrange(bound) for bound in more[name][1])))
+            _put_among(ops, more, 2 + rng.randrange(4), rng)
             if more is LOGS:
                 ops.insert(min(3, len(ops)), ("keep log", rng.randrange(_PAUSE)))
             if more is APPLIES:
@@ -276,9 +281,19 @@ def _with_more(ops: History, rng: Random) -> History:
             if more is FOLLOWS and rng.random() < MOTIFS:
                 ops += _followed(rng)
     guarded |= 16 * (published.random() < WITH_TRACES)
-    guarded |= 64 * (published.random() < WITH_CLOCKS)
+    if published.random() < WITH_CLOCKS:
+        guarded |= 64
+        if published.random() < WITH_STEPS:
+            _put_among(ops, STEPS, 3 + published.randrange(5), published)
     ops[0] = (*ops[0], guarded)
     return ops
+
+
+def _put_among(ops: History, more: Mapping[str, tuple[int, tuple[int, ...]]], number: int, rng: Random) -> None:
+    """Adds so many ops of a kind at any places behind the first."""
+    for name in rng.choices([*more], [weight for weight, _ in more.values()], k=number):
+        place = rng.randrange(1, len(ops) + 1)
+        ops.insert(place, (name, *(rng.randrange(bound) for bound in more[name][1])))
 
 
 class InstallationWorld:

@@ -531,6 +531,10 @@ INSTALLATION: dict[str, History] = {
         ("kafka", 1, 0),
         ("restore", 2),
     ],
+    "a stream begins a second ago, which the server's clock has still before it": [
+        ("world", 1, 0, 0, 0, 0, 0, 0, 66),
+        ("follow", 0, 1, 0, 1),
+    ],
 }
 
 

@@ -47,6 +47,8 @@ class FollowedCopy:
     chosen: Chosen = EVERY_ROW
     is_told: Callable[[str, Point], bool] = lambda *_: True
     """Whether the source told a table's rows behind a commit: what said so may be before the stream's beginning."""
+    has_begun: Callable[[], bool] = lambda: True
+    """Whether the second has come, by any clock, at which the stream begins: until then all may be left out."""
     rows: dict[RowName, Image] = field(default_factory=dict)
     """Those that were told, and that nothing has made void since."""
     told: int | None = None
@@ -83,7 +85,7 @@ class FollowedCopy:
 
     def take(self, event: StreamEvent) -> None:
         """An event has come: `CommittedRecord` has all that was committed before."""
-        if self.told is None and self.floor is None:
+        if self.told is None and self.floor is None and self.has_begun():
             latest = len(self.record.histories) - 1
             self.floor = Point(latest, self.record.histories[latest].end)
         if event.kind == "unreadable":
@@ -99,10 +101,8 @@ class FollowedCopy:
                 self.complain(TELLS_ALL, f"{self.name} is told {event.gtid} twice")
             voided = self._apply(event.changes)
             self.last = event
-            position = EventToken.parse(event.token).position
             self._check(event.epoch, str(position), voided, f"{event.gtid or 'a backfill'} at {position}")
 
-    def _apply(self, changes: Iterable[StreamChange]) -> frozenset[str]:
     def _is_written(self, event: StreamEvent, position: str) -> bool:
         """Whether the commit of a position has written a row of the event. Else it is a piece of a backfill.
 
@@ -114,6 +114,7 @@ class FollowedCopy:
         rows = [(change.table, (change.key[-1],)) for change in event.changes if change.kind == "row"]
         return any(at == commit for row in rows for at, _ in history.versions.get(row, []))
 
+    def _apply(self, changes: Iterable[StreamChange]) -> frozenset[str]:
         """Keeps what they say. Returns the tables of which they make rows void."""
         voided = set[str]()
         for change in changes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from lab.simulation.engine import Outcome
@@ -11,7 +12,7 @@ from lab.simulation.installation.committed import Point
 from lab.simulation.installation.following.copies import TELLS_ALL, FollowedCopy
 from lab.simulation.installation.following.described import is_described_as_told
 from lab.simulation.installation.kafka_faults import EVENTS, KafkaFaults
-from lab.simulation.installation.parts import Complain
+from lab.simulation.installation.parts import FRONTS, Complain
 from lab.simulation.installation.processes import SHARD
 from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ORDERS
 from lab.simulation.kernel.fronts import async_client, blocking_client
@@ -79,6 +80,8 @@ class Following(KafkaFaults):
             asked = {} if number else self.asked_of_streams
             copy = self.followed_copy(self.complain, f"reader {number}", asked.get("include_keyless", False))
             follower = self.followers[number] = Follower(copy, begin, heartbeat_ms, asked)
+            if begin.startswith("-"):
+                copy.has_begun = partial(self._has_come, self.kernel.now + 1 + int(begin))
         if follower.reads:
             self.say(f"reader {number} leaves")
             follower.leave()
@@ -96,6 +99,10 @@ class Following(KafkaFaults):
             return topic is None or is_described_as_told(topic.logs, record, table, at)
 
         return FollowedCopy(record, SHARD, tables, complain, name, hears_notes, is_told=is_told)
+
+    def _has_come(self, second: float) -> bool:
+        """Whether a second that a front has named has come by the clock of the server, which stamps transactions."""
+        return self.kernel.now - second >= self.clocks.lead_s(FRONTS, [SHARD])
 
     @property
     def asked_of_streams(self) -> dict[str, bool]:

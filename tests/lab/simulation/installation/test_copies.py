@@ -95,7 +95,16 @@ def read_again(story: Story) -> None:
         story.tell(2, A, 1)
 
 
-@pytest.mark.parametrize("tell", [read_again])
+def begun_late(story: Story) -> None:
+    """The second at which the stream begins comes behind commit 8, by the server's clock."""
+    story.copy.has_begun = lambda: len(story.record.histories[-1].times) > 8
+    story.copy.take(StreamEvent("heartbeat"))
+    story.commit(7, A)
+    story.commit(8, B)
+    story.tell(8)
+
+
+@pytest.mark.parametrize("tell", [read_again, begun_late])
 def test_what_a_stream_may_tell_twice_or_leave_out(tell: Callable[[Story], None]) -> None:
     """A judge that complains of what the documentation allows would hide what is wrong."""
     story = Story()

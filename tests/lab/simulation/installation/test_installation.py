@@ -11,8 +11,9 @@ import pytest
 
 from consumers.process.announcing import Announcer
 from consumers.store.store import PartitionStore
-from lab.simulation.engine import History, run_one
+from lab.simulation.engine import History, Outcome, run_one
 from lab.simulation.installation.judging import BOUNDED, MONOTONIC, OWN_WRITES
+from lab.simulation.installation.operating.clocks import Clocks
 from lab.simulation.installation.parts import Installation
 from lab.simulation.installation.settling import RECOVERS
 from lab.simulation.installation.world import InstallationWorld
@@ -77,6 +78,32 @@ def test_an_answer_to_a_bound_is_older_by_what_the_clocks_differ() -> None:
 
     with replaced(Installation, "_set_clocks", forget):
         assert rule([*differing, *late]) == BOUNDED
+
+
+def test_an_answer_to_a_bound_is_older_by_what_a_clock_was_ahead() -> None:
+    """The server's clock is set forward, and Kafka goes away behind a marker. Once it was ahead that is remembered."""
+    run = Installation((4, 0, 0, 0, 0, 0, 0, 64), Outcome(), False)
+    run.primary.behaviour.clock_shift_s, run.kernel.clock_errors_s = 0.0, {}
+    run.clocks = Clocks()
+    allowed = []
+    for name, shift_s in (("front-0", 0.0), ("front-0", 3.0), ("front-1", -9.0), ("front-0", -2.0), ("front-0", 0.0)):
+        run.kernel.clock_errors_s[name] = shift_s
+        run.note_clocks()
+        allowed.append(run.judge.clocks_differ_s)
+    run.primary.behaviour.clock_shift_s = 5.0
+    run.note_clocks()
+    assert [*allowed, run.judge.clocks_differ_s] == [0.0, 0.0, 0.0, 2.0, 2.0, 7.0]  # there is no second front
+
+
+def test_clocks_are_set_only_where_they_differ() -> None:
+    """A history that was kept before clocks were set is as it was, and in others the sessions get what is true."""
+    steps = [("step", machine, by) for machine, by in ((0, 0), (4, 5), (9, 0), (9, 5))]
+    for guarded, times in ((0, 0), (64, len(steps))):
+        ops = [("world", 1, 0, 0, 0, 0, 0, 0, guarded), ("let", 2), *steps, ("bounded", 0, 0, 1, 3)]
+        outcome = run_one(WORLD, ops)
+        assert outcome.violations == []
+        assert sum(count for (fault, _), count in outcome.met.items() if fault == "clock stepped") >= times
+        assert times or not any(fault == "clock stepped" for fault, _ in outcome.met)
 
 
 @contextmanager
