@@ -76,6 +76,10 @@ class History:
                     return first
         return None
 
+    def latest(self) -> dict[RowName, Image]:
+        """Every row that there has been, as it is now."""
+        return {row: versions[-1][1] for row, versions in self.versions.items() if versions}
+
     def image_at(self, row: RowName, commit: int) -> Image:
         """The row as a commit left it."""
         return next((image for at, image in reversed(self.versions.get(row, [])) if at <= commit), None)

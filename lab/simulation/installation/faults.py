@@ -181,7 +181,7 @@ class Faults(Demanding):
         Not before there is an epoch, and not while a session has writes without one (guarantees, limits 2 and 10).
         """
         self.record_commits()
-        kept = max(len(self.primary.history) - 1 - lost % 3, 2)
+        kept = max(len(self.primary.history) - 1 - lost % 3, self.made)
         if self.reads_replica or kept >= len(self.primary.history) or not self.may_lose_history():
             return
         self.count_fault("restore")
@@ -199,7 +199,7 @@ class Faults(Demanding):
         """
         self.replica.catch_up()
         behind = len(self.primary.history) - len(self.replica.history)
-        is_ready = not self.replica.down and behind <= BEHIND_MAX and len(self.replica.history) >= 2  # it has the table
+        is_ready = not self.replica.down and behind <= BEHIND_MAX and len(self.replica.history) >= self.made
         if not self.reads_replica or not is_ready or not self.may_lose_history():
             return
         self.record_commits()
@@ -229,7 +229,7 @@ class Faults(Demanding):
 
     def _restore_both(self) -> None:
         self.count_fault("restore")
-        kept = max(len(self.primary.history) - 2, 2)
+        kept = max(len(self.primary.history) - 2, self.made)
         self.say(f"MariaDB is restored without its last {len(self.primary.history) - kept} commits, its replica anew")
         self.kill_sources()
         self.primary.restore(kept)

@@ -51,6 +51,8 @@ def way_of(slot: Slot, way: int) -> tuple[Stretch, int]:
     """What a reader asks for, and how many rows a page has."""
     table = slot.table
     limit, descending, named = LIMITS[way % 3], bool(way // 3 % 2), bool(way // 6 % 2)
+    if table.is_coded:  # by which column its pages are ordered, and which one leads to a row, changes
+        return Stretch(table), LIMITS[0]
     if not named:
         return Stretch(table, descending=descending and not table.first), limit
     if table.first:

@@ -37,6 +37,7 @@ from lab.simulation.installation.writing import (
     OLD_ROWS,
     ORDERS,
     OTHER_KEYSPACE,
+    PARTS,
     STOCK,
     SimulatedTable,
     notes_of,
@@ -101,7 +102,8 @@ class Truth:
         """Takes what the server has committed since the last time into the record of what is true."""
         for commit in self.server.history[self._recorded :]:
             gtid = "-".join(map(str, commit.gtid))
-            self.record.commit(commit.at, writes_of(commit), writer_of(commit), gtid, notes_of(commit))
+            before = self.record.histories[-1].latest() if commit.change is not None else {}
+            self.record.commit(commit.at, writes_of(commit, before), writer_of(commit), gtid, notes_of(commit))
             self._recorded += 1
 
     def restored(self, now: float, kept: int, epoch: int) -> None:
@@ -136,6 +138,9 @@ class Installation(WholeProcesses):
         self.placed = bool(placed % 2)
         self.credentials = Credentials(self.kernel, guarded=bool(guarded % 2))
         self.before, self.lean, self.keyless = (bool(guarded & bit) for bit in (2, 4, 8))
+        self.rekeyed = bool(guarded & 128)
+        self.made = 2 + self.rekeyed
+        """Commits until there is a database with tables: no history is lost so far back."""
         self.traces = Traces(self.kernel, self.complain) if guarded & 16 and IS_THERE else None
         self.is_operated = False
         """Whether anybody has asked a source for something. Until then none looks: each look would cost time."""
@@ -211,7 +216,7 @@ class Installation(WholeProcesses):
 
     def begin(self) -> None:
         """Makes the database, and starts every process."""
-        self._create(PRIMARY, [ACCOUNTS, ORDERS] if self.wide else [ACCOUNTS])
+        self._create(PRIMARY, [*[PARTS] * self.rekeyed, ACCOUNTS, *[ORDERS] * self.wide])
         if self.wide:
             self._create(DEPOT, [STOCK])
         if self.reads_replica:
@@ -226,7 +231,7 @@ class Installation(WholeProcesses):
             for table in tables:
                 cursor.execute(table.create)
                 for row in range(FIRST_OLD_ROW, FIRST_OLD_ROW + OLD_ROWS * self.wide):
-                    cursor.execute(table.put, (*table.key(row), 0))
+                    cursor.execute(table.put, table.values(row, 0))
             if self.keyless and server is PRIMARY:
                 cursor.execute(CREATE_NOTES)
         connection.close()

@@ -23,7 +23,7 @@ from lab.simulation.installation.parts import (
     Truth,
 )
 from lab.simulation.installation.processes import KAFKA
-from lab.simulation.installation.writing import ACCOUNTS, JOURNAL, SESSIONS, STOCK, SimulatedTable, Slot
+from lab.simulation.installation.writing import ACCOUNTS, JOURNAL, PARTS, SESSIONS, STOCK, SimulatedTable, Slot
 from lab.simulation.naive.judging import BY_THE_RULES
 from lab.simulation.operators.probes import PROBES
 from lab.simulation.whole_processes.run import CLIENT, OPERATOR
@@ -109,7 +109,7 @@ class InstallationRun(AskingOwners):
         That a row is absent is known before anybody has asked for it, and all rows come from the cache.
         """
         name, client = self._new_session("")
-        left = {STOCK} if self.lean else {ACCOUNTS, STOCK}  # images that are left out come from the source
+        left = {STOCK} if self.lean else {ACCOUNTS, STOCK, *[PARTS] * self.rekeyed}  # what is left out is the source's
 
         def work() -> None:
             for row in count(NEVER_WRITTEN):

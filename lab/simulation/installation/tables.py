@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -10,7 +11,7 @@ import pymysql
 from lab.simulation.installation.faults import Faults
 from lab.simulation.installation.parts import SOURCES
 from lab.simulation.installation.processes import KAFKA, PRIMARY, SHARD
-from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ORDERS, TABLE
+from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ORDERS, PARTS, PARTS_KEYS, TABLE
 from lab.simulation.whole_processes.run import CLIENT, OPERATOR, PAUSES_S
 from stream.kafka.requests import send_request
 from stream.kafka.topics import describe_topic, events_topic
@@ -101,6 +102,7 @@ ASKED: Final = ("", TABLE, ORDERS.name, "shop.nothing")
 """Tables that operators have read from the beginning, or no further; "": every one."""
 TABLE_FAULTS: Final = (
     *dict.fromkeys(fault for fault, _ in CHANGES),
+    "primary key",
     "table locked",
     *LOG_EVENTS,
     "XA transaction",
@@ -117,6 +119,9 @@ class TableFaults(Faults):
     def op_change(self, what: int, pause: int) -> None:
         """Somebody changes the table; if the server goes away meanwhile, only in part."""
         fault, statements = CHANGES[what % len(CHANGES)]
+        self._change(fault, statements, pause)
+
+    def _change(self, fault: str, statements: Sequence[str], pause: int) -> None:
         self.count_fault(fault)
         self.say("; ".join(statements))
         self.under_way += 1
@@ -134,6 +139,14 @@ class TableFaults(Faults):
 
         self.kernel.spawn(CLIENT, change)
         self.pause(pause)
+
+    def op_rekey(self, key: int, pause: int) -> None:
+        """The rows of a table get another primary key, by which the same numbers mean other rows; or the same anew."""
+        if self.rekeyed:
+            column = PARTS_KEYS[key % len(PARTS_KEYS)]
+            self._change(
+                "primary key", (f"ALTER TABLE {PARTS.name} DROP PRIMARY KEY, ADD PRIMARY KEY ({column})",), pause
+            )
 
     def op_backfill(self, table: int, cancels: int, pause: int) -> None:
         """An operator has tables read from the beginning, or no further, and looks how far they are."""
@@ -212,7 +225,7 @@ class TableFaults(Faults):
                         if word:
                             cursor.execute(word)
                         else:
-                            cursor.execute(slot.table.put, (*slot.table.key(slot.row), -number))
+                            cursor.execute(slot.table.put, slot.table.values(slot.row, -number))
                     self.kernel.wait(lambda: False, PAUSES_S[pause % len(PAUSES_S)])
                     cursor.execute(end)
                 connection.close()

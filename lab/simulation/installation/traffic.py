@@ -18,6 +18,7 @@ from lab.simulation.installation.parts import FRONTS, Installation
 from lab.simulation.installation.processes import SHARD
 from lab.simulation.installation.writing import (
     ACCOUNTS,
+    CODED_SLOTS,
     FIRST_OLD_ROW,
     JOURNAL,
     KEYSPACE,
@@ -57,8 +58,8 @@ class Traffic(Installation):
         """Reads and writes that have not ended."""
         self._attempts = 0
         self._names = 0
-        self._sessions: dict[int, tuple[str, Session]] = {}
         self._watches = 0
+        self._sessions: dict[int, tuple[str, Session]] = {}
         self._held: dict[Slot, tuple[str, Image]] = {}
         """Row → the tag and the image of the answer that a reader without a client library has kept."""
         self._async: AsyncClient | None = None
@@ -108,7 +109,7 @@ class Traffic(Installation):
                     if self.wide:
                         cursor.execute(f"SET time_zone = '{WRITERS_ZONES[number]}'")
                     if what % 4:
-                        cursor.execute(slot.table.put, (*slot.table.key(slot.row), attempt))
+                        cursor.execute(slot.table.put, slot.table.values(slot.row, attempt))
                     else:
                         cursor.execute(slot.table.delete, slot.table.key(slot.row))
                     cursor.execute(journal.put, (JOURNAL + number, attempt))
@@ -139,7 +140,8 @@ class Traffic(Installation):
     @property
     def slots(self) -> Sequence[Slot]:
         """The rows of this history."""
-        return SLOTS if self.wide else SLOTS[:ROWS]
+        of_all = CODED_SLOTS if self.rekeyed else ()
+        return (*SLOTS[:ROWS], *of_all, *(SLOTS[ROWS:] if self.wide else ()))
 
     def slot(self, row: int) -> Slot:
         """A row by any number."""
@@ -262,10 +264,10 @@ class Traffic(Installation):
     def watch_epochs(self, wanted: int) -> None:
         """Watches, as a reader would, until every partition is in epoch ``wanted`` or a later one."""
         ports = self._ports()
-
-        def epochs() -> Iterator[int]:
         self._watches += 1
         this = self._watches
+
+        def epochs() -> Iterator[int]:
             for port in ports:
                 client = blocking_client(self.kernel, [port], **self.credentials.shown)
                 for partition in range(self.partitions):

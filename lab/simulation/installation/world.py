@@ -149,6 +149,8 @@ STEPS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "bounded": (2, COMMON["bounded"][1]),
 }
 """Op → (weight, fields): clocks that are set, and reads that depend on them, in some histories whose clocks differ."""
+KEYS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {"rekey": (1, (2, _PAUSE))}
+"""Op → (weight, fields): those of a table whose primary key changes, in some histories."""
 FAILOVERS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {"failover": (1, (3, _PAUSE))}
 """Op → (weight, fields): those of histories in which a replica is promoted, or restored with its primary."""
 WITH_FAILOVERS: Final = 0.3
@@ -160,6 +162,7 @@ WITH_TRACES: Final = 0.2
 WITH_CLOCKS: Final = 0.2
 WITH_STEPS: Final = 0.6
 """Of those."""
+WITH_KEYS: Final = 0.15
 WITH_WORK: Final = 0.15
 WITH_REPLICAS: Final = 0.6
 """Of those that have a replica."""
@@ -168,7 +171,7 @@ WITH_RANGES: Final = 0.4
 WITH_APPLICATIONS: Final = 0.35
 """The share of those histories."""
 KINDS: Final = (
-    COMMON | RARE | RANGES | FOLLOWS | LOGS | APPLIES | OPERATES | GUARDED | WORKS | REPLICAS | STEPS | FAILOVERS
+    COMMON | RARE | RANGES | FOLLOWS | LOGS | APPLIES | OPERATES | GUARDED | WORKS | REPLICAS | STEPS | KEYS | FAILOVERS
 ) | kafka_faults.LETTERS
 MOTIFS: Final = 0.33
 """The share of histories with one."""
@@ -285,6 +288,9 @@ def _with_more(ops: History, rng: Random) -> History:
         guarded |= 64
         if published.random() < WITH_STEPS:
             _put_among(ops, STEPS, 3 + published.randrange(5), published)
+    if published.random() < WITH_KEYS:
+        guarded |= 128
+        _put_among(ops, KEYS, 1 + published.randrange(4), published)
     ops[0] = (*ops[0], guarded)
     return ops
 

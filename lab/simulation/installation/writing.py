@@ -2,18 +2,20 @@
 
 Two of them are in *wide* histories only: one whose key is composite and of a padded collation, with a moment and a
 virtual column, and one of another keyspace, whose server is in another time zone. One without a key is in *keyless*
-histories only, and nobody reads it but with the change stream.
+histories only, and nobody reads it but with the change stream. One is in *rekeyed* histories only: two of its columns
+number its rows, each in its own way, and its primary key is now the one and now the other.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, NamedTuple
 
 from lab.simulation.installation.committed import Image, Note, RowName
 from lab.simulation.mariadb.server import Commit
-from lab.simulation.mariadb.sql.definitions import RenameTables, TruncateTable
+from lab.simulation.mariadb.sql.definitions import AlterTable, RenameTables, TruncateTable
 from lab.simulation.mariadb.storage.columns import Stored
 
 ROWS: Final = 4
@@ -26,7 +28,10 @@ OTHER_KEYSPACE: Final = "depot"
 
 
 class SimulatedTable(NamedTuple):
-    """A table. ``first``: the values of each key before the row's own number; ``aliases``: another spelling of them."""
+    """A table. ``first``: the values of each key before the row's own number; ``aliases``: another spelling of them.
+
+    ``is_coded``: rows have a second number, by which another row may be meant.
+    """
 
     keyspace: str
     name: str
@@ -35,6 +40,7 @@ class SimulatedTable(NamedTuple):
     delete: str
     first: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    is_coded: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -45,8 +51,14 @@ class SimulatedTable(NamedTuple):
         """The primary key of a row."""
         return (*(self.aliases if aliased else self.first), row)
 
+    def values(self, row: int, version: int) -> tuple[object, ...]:
+        """What a row is written with."""
+        return (*self.key(row), *((code_of(row),) if self.is_coded else ()), version)
+
     def image(self, row: tuple[Stored, ...]) -> Image:
         """A stored row as an answer must have it."""
+        if self.is_coded:
+            return image_of({"id": row[0], "code": row[1], "version": row[2]})
         if not self.first:
             return image_of({"id": row[0], "version": row[1]})
         customer, number, version, placed, twice = row
@@ -76,10 +88,22 @@ ORDERS: Final = SimulatedTable(
     ("Zoë",),
     ("Zoë ",),
 )
+CODED: Final = 3
+"""Rows that sessions write to in a table whose rows have two numbers."""
+PARTS: Final = SimulatedTable(
+    KEYSPACE,
+    "shop.parts",
+    "CREATE TABLE shop.parts (id INT NOT NULL, code INT NOT NULL, version INT NOT NULL, PRIMARY KEY (id))",
+    "REPLACE INTO shop.parts (id, code, version) VALUES (%s, %s, %s)",
+    "DELETE FROM shop.parts WHERE id = %s",
+    is_coded=True,
+)
+PARTS_KEYS: Final = ("code", "id")
+"""Columns that are its primary key in turns."""
 NOTES: Final = "shop.notes"
 CREATE_NOTES: Final = f"CREATE TABLE {NOTES} (word INT, writer INT NOT NULL)"
 TABLE: Final = ACCOUNTS.name
-_BY_NAME: Final = {table.name: table for table in (ACCOUNTS, STOCK, ORDERS)}
+_BY_NAME: Final = {table.name: table for table in (ACCOUNTS, STOCK, ORDERS, PARTS)}
 
 
 class Slot(NamedTuple):
@@ -102,6 +126,8 @@ class Slot(NamedTuple):
 _WIDE: Final = (Slot(ORDERS, 0), Slot(ORDERS, 1), Slot(STOCK, 0), Slot(STOCK, 1))
 SLOTS: Final = (*(Slot(ACCOUNTS, row) for row in range(ROWS)), *_WIDE)
 """Rows by number. A history that is not wide has the first `ROWS` only."""
+CODED_SLOTS: Final = tuple(Slot(PARTS, row) for row in range(CODED))
+"""Those that a rekeyed history has besides."""
 OLD_ROWS: Final = 7
 """Rows of each table that are there before any source is, in wide histories, numbered from `FIRST_OLD_ROW`."""
 FIRST_OLD_ROW: Final = 10
@@ -112,9 +138,24 @@ def image_of(columns: dict[str, object] | None) -> Image:
     return None if columns is None else json.dumps(columns, sort_keys=True)
 
 
-def writes_of(commit: Commit) -> dict[RowName, Image]:
-    """The rows that a commit leaves. Where the table was emptied, or another one took its name, they are all gone."""
+def code_of(row: int) -> int:
+    """The second number of a row of `PARTS`, which is another row's first one."""
+    return (row + 1) % CODED if row < CODED else row
+
+
+def writes_of(commit: Commit, before: Mapping[RowName, Image]) -> dict[RowName, Image]:
+    """The rows that a commit leaves. Where the table was emptied, or another one took its name, they are all gone.
+
+    ``before``: the rows until then. Where they got another primary key, all of them have other names.
+    """
     match commit.change:
+        case (AlterTable(_, changes), _) if columns := next((each.key for each in changes if each.key), ()):
+            parts = {name: image for name, image in before.items() if name[0] == PARTS.name}
+            left: dict[RowName, Image] = dict.fromkeys(parts)
+            for image in parts.values():
+                if image is not None:
+                    left[PARTS.name, (json.loads(image)[columns[0]],)] = image
+            return left
         case (TruncateTable() | RenameTables(), _):
             written = (
                 *range(ROWS),

@@ -64,7 +64,9 @@ class Giving(Caching):
         judge.answered(name, asked, self.kernel.now, [answer])
 
     def _given_back(self, name: str, asked: Asked, slot: Slot, what: int, error: ClientError) -> None:
-        if error.code == "fill_lost":
+        if error.code == "fill_lost" or (
+            slot.table.is_coded and error.code == "bad_body"
+        ):  # its key is another one now
             self._count("given and refused")
             self.say(f"session {name} gives {GIVES[what]} as {slot.text}: {error}")
         elif error.code == "bad_token":  # it has seen nothing, so its row has no place

@@ -14,7 +14,7 @@ from lab.simulation.installation.following.described import is_described_as_told
 from lab.simulation.installation.kafka_faults import EVENTS, KafkaFaults
 from lab.simulation.installation.parts import FRONTS, Complain
 from lab.simulation.installation.processes import SHARD
-from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ORDERS
+from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ORDERS, PARTS
 from lab.simulation.kernel.fronts import async_client, blocking_client
 from lab.simulation.whole_processes.run import CLIENT
 from lab.simulation.whole_processes.words import LOG_IS_ANOTHER
@@ -92,7 +92,7 @@ class Following(KafkaFaults):
 
     def followed_copy(self, complain: Complain, name: str, hears_notes: bool) -> FollowedCopy:
         """The copy of a reader that is told of all rows."""
-        record, tables = self.truths[KEYSPACE].record, frozenset({ACCOUNTS.name, ORDERS.name})
+        record, tables = self.truths[KEYSPACE].record, frozenset({ACCOUNTS.name, ORDERS.name, PARTS.name})
 
         def is_told(table: str, at: Point) -> bool:
             topic = self.kafka.topics.get(EVENTS)

@@ -54,13 +54,17 @@ class CreateTable:
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """One change of ALTER TABLE. ``kind``: ADD, DROP, MODIFY, RENAME. ``first``: the column becomes the first one."""
+    """One change of ALTER TABLE. ``kind``: ADD, DROP, MODIFY, RENAME or KEY.
+
+    ``first``: the column becomes the first one. ``key``: the columns of the primary key from now on.
+    """
 
     kind: str
     column: ColumnDefinition | None = None
     name: str = ""
     new_table: Name = ("", "")
     first: bool = False
+    key: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,10 @@ def _renamed(tokens: Tokens) -> tuple[Name, Name]:
 
 
 def _alteration(tokens: Tokens) -> Alteration:
+    if tokens.skip("DROP", "PRIMARY", "KEY"):
+        return Alteration("KEY")
+    if tokens.skip("ADD", "PRIMARY", "KEY"):
+        return Alteration("KEY", key=tuple(_ordered_names(tokens)))
     if tokens.skip("ADD") or tokens.is_next("MODIFY"):
         kind = "MODIFY" if tokens.skip("MODIFY") else "ADD"
         tokens.skip("COLUMN")

@@ -100,7 +100,13 @@ def _emptied(old: Table, commit: int) -> Table:
 
 def _alter(change: AlterTable, name: Name, database: str, databases: Databases, commit: int) -> None:
     table = _existing(name, databases)
+    keys = [each.key for each in change.changes if each.kind == "KEY"]
+    if keys:  # a key that is dropped and one that is added are one change: rows are counted by the last one alone
+        table = _rekeyed(table, keys[-1], commit)
+        databases.put(table)
     for each in change.changes:
+        if each.kind == "KEY":
+            continue
         if each.kind == "RENAME":
             _rename([(table.name, resolved(each.new_table, database))], databases)
         else:
@@ -132,6 +138,28 @@ def _altered(old: Table, change: Alteration, commit: int) -> Table:
     for key, versions in old.versions.items():
         for at, row in [(commit, versions[-1][1])] if is_copied else versions:
             table.put(key, at, None if row is None else _moved(old, row, table.columns, made))
+    return table
+
+
+def _rekeyed(old: Table, key: tuple[str, ...], commit: int) -> Table:
+    """A copy of the table with another primary key, or with none. It has the rows of now, from ``commit`` on."""
+    missing = next((name for name in key if old.index(name) < 0), None)
+    if missing is not None:
+        raise ServerError(ER.KEY_COLUMN_DOES_NOT_EXITS, f"Key column '{missing}' doesn't exist in table", "42000")
+    columns = tuple(
+        replace(each, definition=replace(each.definition, nullable=False)) if each.name in key else each
+        for each in old.columns
+    )
+    table = replace(
+        old, columns=columns, primary_key=key, since=commit, id=0, versions={}, row_ids=count(1), descending=frozenset()
+    )
+    for row in [versions[-1][1] for versions in old.versions.values()]:
+        if row is not None:
+            at = table.key_of(row)
+            if at in table.versions:
+                shown = "-".join(str(row[place]) for place in table.key_indexes)
+                raise ServerError(ER.DUP_ENTRY, f"Duplicate entry '{shown}' for key 'PRIMARY'", "23000")
+            table.put(at, commit, row)
     return table
 
 

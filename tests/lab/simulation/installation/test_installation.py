@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -20,6 +21,7 @@ from lab.simulation.installation.world import InstallationWorld
 from lab.simulation.kernel.scheduler import Kernel
 from lab.simulation.whole_processes.disk import Disk
 from serving.client.session import SessionState
+from stream.sources.mariadb.binlog import statements
 
 WORLD = InstallationWorld()
 START: History = [("world", 1, 0, 0, 0, 0), ("let", 3)]
@@ -104,6 +106,37 @@ def test_clocks_are_set_only_where_they_differ() -> None:
         assert outcome.violations == []
         assert sum(count for (fault, _), count in outcome.met.items() if fault == "clock stepped") >= times
         assert times or not any(fault == "clock stepped" for fault, _ in outcome.met)
+
+
+REKEYED: History = [
+    ("world", 1, 0, 0, 0, 0, 0, 0, 128),
+    ("let", 2),
+    ("write", 0, 4, 1, 3),
+    ("write", 0, 5, 1, 3),
+    ("let", 3),
+    ("read", 0, 5, 1, 3),
+    ("rekey", 0, 3),
+    ("read", 0, 5, 1, 3),
+    ("read", 0, 6, 1, 3),
+    ("find", 0, 4, 0, 9, 3),
+]
+
+
+def test_a_table_gets_another_primary_key_while_it_is_read() -> None:
+    """The same number means another row then, for rows and for ranges."""
+    assert answers(REKEYED)["range, fresh from the source"] >= 1
+
+
+def test_a_source_that_does_not_see_another_primary_key_is_found() -> None:
+    """An ALTER TABLE is taken for one that changes no row."""
+    alter = statements._BY_FIRST_WORD["ALTER"]
+
+    def harmless(tokens: Any, sql: str) -> statements.Statement:
+        return replace(alter(tokens, sql), effect="none")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(statements._BY_FIRST_WORD, "ALTER", harmless)
+        assert rule(REKEYED) == RECOVERS
 
 
 @contextmanager
