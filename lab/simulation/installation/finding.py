@@ -16,6 +16,7 @@ from lab.simulation.installation.traffic import PATIENCE_S, STALENESS_MS, Traffi
 from lab.simulation.installation.writing import SimulatedTable, Slot, image_of
 from lab.simulation.kernel.fronts import async_client
 from lab.simulation.whole_processes.run import CLIENT
+from lab.simulation.whole_processes.words import EXPLAINS, NO_EPOCH
 from serving.client.answers import Page
 from serving.client.client import Session
 from serving.client.errors import ClientError
@@ -50,9 +51,9 @@ class Stretch(NamedTuple):
 def way_of(slot: Slot, way: int) -> tuple[Stretch, int]:
     """What a reader asks for, and how many rows a page has."""
     table = slot.table
-    limit, descending, named = LIMITS[way % 3], bool(way // 3 % 2), bool(way // 6 % 2)
     if table.is_coded:  # by which column its pages are ordered, and which one leads to a row, changes
         return Stretch(table), LIMITS[0]
+    limit, descending, named = LIMITS[way % 3], bool(way // 3 % 2), bool(way // 6 % 2)
     if not named:
         return Stretch(table, descending=descending and not table.first), limit
     if table.first:
@@ -66,8 +67,9 @@ class FoundStretch:
     """Rows of a table, or their number. Implements `lab.simulation.installation.judging.Judged`.
 
     ``after``, ``until``: the numbers of the rows between which it lies, the second included; None: without bound.
-    ``by_version``: they come in the order of their versions, and are all there are. ``number``: how many rows there
-    are, counted up to ``limit`` (0: all); None if the rows themselves were asked for.
+    ``by_version``: they come in the order of their versions; ``behind``: behind this one and the number of its row;
+    ``more``: others follow. ``number``: how many rows there are, counted up to ``limit`` (0: all); None if the rows
+    themselves were asked for.
     """
 
     table: str
@@ -83,6 +85,8 @@ class FoundStretch:
     number: int | None = None
     limit: int = 0
     by_version: bool = False
+    behind: tuple[int, int] | None = None
+    more: bool = False
 
     @property
     def said(self) -> str:
@@ -117,8 +121,17 @@ class FoundStretch:
         if self.number is not None:
             return self.number == (min(len(rows), self.limit) if self.limit else len(rows))
         if self.by_version:
-            rows = sorted(rows, key=lambda image: (version_of(image), number_of(image)))
+            return self._holds_by_version(rows)
         return list(self.images) == (list(reversed(rows)) if self.descending else list(rows))
+
+    def _holds_by_version(self, rows: Sequence[Image]) -> bool:
+        ordered = sorted(rows, key=_place, reverse=self.descending)
+        if self.behind is not None:
+            ordered = [
+                row for row in ordered if (_place(row) < self.behind if self.descending else _place(row) > self.behind)
+            ]
+        found = list(self.images)
+        return found == ordered[: len(found)] and self.more == (len(ordered) > len(found))
 
 
 def number_of(image: Image) -> int:
@@ -132,6 +145,10 @@ def version_of(image: Image) -> int:
     """The version of a row, which is no column of its key."""
     found: int = json.loads(image or "{}")["version"]
     return found
+
+
+def _place(image: Image) -> tuple[int, int]:
+    return version_of(image), number_of(image)
 
 
 class Finding(Traffic):
@@ -252,11 +269,11 @@ class _Reading:
         run.say(f"session {self._name}: {self._stretch.table.name} has {images}{moved}: {page.freshness}: {page.why}")
         until = number_of(images[-1]) if page.page else None
         run.record_commits()
-        if not self._stretch.by_version or (not self._pages and not page.page):
-            found = self._found(images, page, self._after, until)
-            self._judge.answered(self._name, self._asked[len(self._pages)], run.kernel.now, [found])
+        if self._stretch.by_version:
+            found = self._found(images, page, None, None, bool(page.page))
         else:
-            self._judge.attempts(self._name)  # a page alone says nothing; its token has moved all the same
+            found = self._found(images, page, self._after, until)
+        self._judge.answered(self._name, self._asked[len(self._pages)], run.kernel.now, [found])
         self._pages.append(page)
         self._images += images
         self._after = until
@@ -268,11 +285,18 @@ class _Reading:
             all_fresh = all(page.freshness == "fresh" for page in pages)
             found = self._found(self._images, pages[0] if all_fresh else pages[-1], None, None)
             self._judge.stood(self._name, self._asked[0], self._run.kernel.now, found)
+        named = not any(NO_EPOCH in page.why for page in pages)
+        if any(page.moved for page in pages) and named and self._judge.knows_the_last(self._name, self._asked[0]):
+            what = f"a page of {self._stretch.table.name} is said to have moved, and nothing was committed since"
+            self._run.complain(EXPLAINS, f"session {self._name}: {what}")
         return pages[0].served_from
 
-    def _found(self, images: list[str | None], page: Page, after: int | None, until: int | None) -> FoundStretch:
-        stretch = self._stretch
+    def _found(
+        self, images: list[str | None], page: Page, after: int | None, until: int | None, more: bool = False
+    ) -> FoundStretch:
+        stretch, is_page = self._stretch, images is not self._images
+        behind = _place(self._images[-1]) if stretch.by_version and is_page and self._images else None
         return FoundStretch(
             stretch.table.name, images, page.served_from, page.freshness, page.why, stretch.descending, after, until,
-            stretch.only, by_version=stretch.by_version,
+            stretch.only, by_version=stretch.by_version, behind=behind, more=more,
         )  # fmt: skip

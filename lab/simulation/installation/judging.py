@@ -87,11 +87,13 @@ class _Seen(NamedTuple):
 
 
 class _Unsettled(NamedTuple):
+    """Something that the session may demand from now on. ``writer``: of a commit, if there will be one.
+
+    ``history``: the earliest one that it may be of.
+    """
+
     writer: str
-
-
-_BEGUN: Final = _Unsettled("")
-"""Something that the session may demand from now on; nothing is known of it."""
+    history: int
 
 
 class _Lost(NamedTuple):
@@ -124,11 +126,11 @@ class SessionJudge:
 
     def attempts(self, session: str) -> None:
         """The session's connection begins to write: what it commits may be demanded before `attempted` is called."""
-        self._events[session].append(_BEGUN)
+        self._events[session].append(self._unsettled())
 
     def may_have_seen(self, session: str) -> None:
         """Of a batch some row was refused. The session's token holds what the others were, which nobody was given."""
-        self._events[session].append(_BEGUN)
+        self._events[session].append(self._unsettled())
 
     def attempted(self, session: str, writer: str, ended: float) -> None:
         """The session's connection has tried to commit, and has returned or failed. ``writer``: as in the record.
@@ -136,7 +138,10 @@ class SessionJudge:
         If the source has committed it, or does so yet, the session must see it, or be told at each read that it cannot.
         """
         own = self._record.committed_by(writer, ended)
-        self._events[session].append(_Unsettled(writer) if own is None else _Seen(OWN_WRITES, own))
+        self._events[session].append(self._unsettled(writer) if own is None else _Seen(OWN_WRITES, own))
+
+    def _unsettled(self, writer: str = "") -> _Unsettled:
+        return _Unsettled(writer, len(self._record.histories) - 1 - self._record.is_ambiguous)
 
     def handed_over(self, session: str, earlier: str, time: float) -> None:
         """The session begins with the token that an ``earlier`` one has now."""
@@ -147,9 +152,21 @@ class SessionJudge:
         if code in DEFECTS:
             self._complain(NEVER_RAISES, f"session {session} got the error {code}")
         if code == "history_lost":
-            if not self._record.number_at(ended):
-                self._complain(EXPLAINS, f"session {session} was told that history is lost, but none is")
+            if not self._may_have_lost(session, self._record.number_at(ended)):
+                self._complain(EXPLAINS, f"session {session} was told that history is lost, but none is that it knows")
             self._events[session].append(_Lost(ended, epoch))
+
+    def _may_have_lost(self, session: str, number: int) -> bool:
+        """Whether a session knows anything of a history before ``number``."""
+        for event in self._events[session]:
+            match event:
+                case _Seen(_, point) if point.history < number:
+                    return True
+                case _Unsettled(_, history) if history < number:
+                    return True
+                case _Handed(earlier, _) if self._may_have_lost(earlier, number):
+                    return True
+        return False
 
     def asked(self, session: str, time: float, staleness_s: float | None = None) -> Asked:
         """A request begins. ``session``: "" for a read without a session."""
@@ -161,7 +178,8 @@ class SessionJudge:
         is_ambiguous = asked.is_ambiguous or self._record.is_ambiguous
         owed = [] if is_ambiguous else self._owed(session, asked)
         for answer in answers:
-            self._check_explanation(session, answer, owed, asked.until is not None)
+            must_be_fresh = not is_ambiguous and self.must_be_fresh(session, asked)
+            self._check_explanation(session, answer, must_be_fresh, asked.until is not None)
             bound = []
             if asked.until is not None and not is_ambiguous and answer.freshness == "fresh":
                 bound = [_Seen(BOUNDED, self._record.committed_until(asked.until))]
@@ -170,7 +188,7 @@ class SessionJudge:
             # What a bound proves is not what the session has seen: its token stands for no time.
             seen = self._earliest(answer, self._demanded(answer, owed), ended)
             if session and seen is not None and NO_EPOCH not in answer.why:
-                self._events[session].append(_BEGUN if is_ambiguous else _Seen(MONOTONIC, seen))
+                self._events[session].append(self._unsettled() if is_ambiguous else _Seen(MONOTONIC, seen))
 
     def stood(self, session: str, asked: Asked, ended: float, answer: Judged) -> None:
         """Several answers are of one state, at or after what the first of them was asked for."""
@@ -183,17 +201,28 @@ class SessionJudge:
 
     def must_be_fresh(self, session: str, asked: Asked) -> bool:
         """Whether only a fresh answer was demanded, as far as the session can know."""
-        lost_or_handed = any(isinstance(event, _Lost | _Handed) for event in self._events[session])
-        return bool(self._owed(session, asked)) and not lost_or_handed
+        return bool(self._knows(session, asked))
 
-    def _owed(self, session: str, asked: Asked) -> list[_Seen]:
-        """What an answer to a request must include."""
+    def knows_the_last(self, session: str, asked: Asked) -> bool:
+        """Whether a request demands the last commit that there is: all answers since then are of one position."""
+        latest = len(self._record.histories) - 1
+        last = Point(latest, self._record.histories[latest].end)
+        return not self._record.is_ambiguous and any(seen.point == last for seen in self._knows(session, asked))
+
+    def _knows(self, session: str, asked: Asked) -> list[_Seen]:
+        """What the session's token must have held: all since it was last handed one, or was told of a loss."""
+        events = self._events[session]
+        last = (number for number, event in enumerate(events, 1) if isinstance(event, _Lost | _Handed))
+        return self._owed(session, asked, max(last, default=0))
+
+    def _owed(self, session: str, asked: Asked, since: int = 0) -> list[_Seen]:
+        """What an answer to a request must include, of the events from number ``since`` on."""
         owed: list[_Seen] = []
-        for event in self._events[session][: asked.events]:
+        for event in self._events[session][since : asked.events]:
             match event:
                 case _Seen():
                     owed.append(event)
-                case _Unsettled(writer):
+                case _Unsettled(writer, _):
                     own = self._record.committed_by(writer, asked.time)
                     owed += [_Seen(OWN_WRITES, own)] if own is not None else []
                 case _Handed(earlier, at):
@@ -202,13 +231,13 @@ class SessionJudge:
                     owed = [_Seen(rule, self._record.after_loss(point, time, epoch)) for rule, point in owed]
         return owed
 
-    def _check_explanation(self, session: str, answer: Judged, owed: Sequence[_Seen], is_bounded: bool) -> None:
+    def _check_explanation(self, session: str, answer: Judged, must_be_fresh: bool, is_bounded: bool) -> None:
         events, wanted = self._events[session], {"fresh", "eventual"}
         if is_bounded:
             wanted = {"fresh"} if NO_EPOCH not in answer.why else {"eventual"}
         elif not events and not any(other._events[session] for other in self.others):  # nor while it was under way
             wanted = {"eventual"}
-        elif owed and not any(isinstance(event, _Lost | _Handed) for event in events):
+        elif must_be_fresh:
             wanted = {"fresh"}
         if answer.freshness not in wanted or not answer.why:
             what = f"is called {answer.freshness!r} ({answer.why}), expected {' or '.join(sorted(wanted))}"

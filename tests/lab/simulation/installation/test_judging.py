@@ -194,6 +194,35 @@ def eventual_with_demand(story: Story) -> None:
     story.read("s", A, "1", "eventual")
 
 
+def eventual_after_a_handed_token(story: Story) -> None:
+    """A session that began with another one's token has seen more since, and is answered as if it had not."""
+    story.commit(A, "1")
+    story.read("s", A, "1", "eventual")
+    story.judge.handed_over("t", "s", story.now)
+    story.read("t", A, "1")
+    story.read("t", A, "1", "eventual")
+
+
+def loss_unknown_to_the_session(story: Story) -> None:
+    """A session that has seen the new history alone is told that another one is lost."""
+    story.commit(A, "1")
+    story.commit(A, "2")
+    story.lose(kept=1)
+    story.judge.attempts("s")
+    story.commit(A, "3")
+    story.read("s", A, "3", "eventual")
+    story.judge.refused("s", story.now, "history_lost")
+
+
+def page_of_two_moments(story: Story) -> None:
+    """A page in the order of versions lacks a row that was there all the time, between two that it has."""
+    for number in (1, 2, 3):
+        story.commit(("shop.items", (number,)), f'{{"id": {number}, "version": {number}}}')
+    images = ['{"id": 1, "version": 1}', '{"id": 3, "version": 3}']
+    found = FoundStretch("shop.items", images, "cache", "eventual", "folded", by_version=True)
+    story.judge.answered("", story.judge.asked("", story.now), story.now, [found])
+
+
 def best_of_the_batch(story: Story) -> None:
     """An answer that is not proved is given although a session demands proof."""
     story.commit(A, "1")
@@ -249,6 +278,9 @@ BROKEN: list[tuple[Callable[[Story], None], str]] = [
     (loss_invented, EXPLAINS),
     (fresh_without_demand, EXPLAINS),
     (eventual_with_demand, EXPLAINS),
+    (eventual_after_a_handed_token, EXPLAINS),
+    (loss_unknown_to_the_session, EXPLAINS),
+    (page_of_two_moments, UNCOMMITTED),
     (best_of_the_batch, EXPLAINS),
     (wrong_origin, EXPLAINS),
     (rows_of_two_moments, UNCOMMITTED),
@@ -288,7 +320,7 @@ def test_a_faultless_record_breaks_no_rule() -> None:
     story.judge.refused("s", story.now, "history_lost")
     story.now += 1
     story.read("s", A, "2")
-    story.read("s", B, None, "eventual")
+    story.read("s", B, None)
     assert story.broken == []
 
 
@@ -306,6 +338,40 @@ def test_a_loss_that_is_told_once_may_be_of_two_histories() -> None:
         story.now += 1
         story.read("s", A, "1")
         assert story.rules == rules
+
+
+def test_nothing_can_have_moved_for_a_session_that_knows_the_last_commit() -> None:
+    """All its answers are of one position, until something is committed; a token that it was handed may know less."""
+    story = Story()
+    story.commit(A, "1")
+    story.read("s", A, "1", "eventual")
+    asked = story.judge.asked("s", story.now)
+    story.judge.handed_over("t", "s", story.now)
+    assert story.judge.knows_the_last("s", asked)
+    assert not story.judge.knows_the_last("t", story.judge.asked("t", story.now))
+    story.commit(B, "2")
+    assert not story.judge.knows_the_last("s", asked)
+
+
+@pytest.mark.parametrize(
+    ("descending", "images", "more", "holds"),
+    [
+        (False, ["2", "3"], False, True),
+        (False, ["2"], True, True),
+        (False, ["3"], False, False),
+        (True, [], False, True),
+    ],
+)
+def test_a_page_in_the_order_of_versions_goes_on_behind_the_one_before(
+    descending: bool, images: list[str], more: bool, holds: bool
+) -> None:
+    """It has the next rows, none is left out, and it says whether others follow."""
+    story = Story()
+    for number in (1, 2, 3):
+        story.commit(("shop.items", (number,)), f'{{"id": {number}, "version": {number}}}')
+    rows = [f'{{"id": {number}, "version": {number}}}' for number in images]
+    page = FoundStretch("shop.items", rows, "cache", "fresh", "", descending, by_version=True, behind=(1, 1), more=more)
+    assert (page.first_in(story.record.histories[0], 3, story.now) is not None) is holds
 
 
 @pytest.mark.parametrize("image", ["1", "2"])
