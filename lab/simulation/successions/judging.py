@@ -52,10 +52,14 @@ def first_wrong(found: Told, written: Mapping[bytes, Sequence[bytes]]) -> str:
         known = [number for number in numbers if number is not None]
         if known != sorted(set(known)):
             return f"{key!r} is told its writes in the order {known}"
-        for at, number in enumerate(numbers):
-            before = max((each for each in numbers[:at] if each is not None), default=-1)
-            if number is not None and number > before + 1 and None not in numbers[:at]:
+        before, is_void = -1, False
+        for number in numbers:
+            if number is None:
+                is_void = True
+                continue
+            if number > before + 1 and not is_void:
                 return f"{key!r} is not told write {before + 1}"
+            before, is_void = number, False
     return ""
 
 

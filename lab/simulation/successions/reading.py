@@ -16,16 +16,13 @@ from lab.simulation.engine import Outcome
 from lab.simulation.installation.processes import KAFKA, Consuming, start_consumer
 from lab.simulation.kernel.fronts import blocking_client, listen
 from lab.simulation.successions.run import (
-    KEYS,
     KEYSPACE,
-    LAYOUT,
     MAPS,
-    OF_KEY,
     RECOVERS,
     SETTLES_IN_S,
-    TABLE,
     SuccessionsRun,
 )  # fmt: skip
+from lab.simulation.successions.tables import LAYOUT, NAME, ROWS
 from lab.simulation.whole_processes.run import CLIENT
 from lab.simulation.whole_processes.words import DEFECTS, EXPLAINS, NEVER_RAISES
 from serving.client.client import Session
@@ -53,6 +50,8 @@ FRONT: Final = "front"
 FRONT_PORT: Final = 8_480
 SESSIONS: Final = 2
 PAGE_ROWS: Final = 7
+PAGES_OF_LOTS: Final = (1, 3, PAGE_ROWS, 0)
+"""Rows of a page; 0: they are counted."""
 PATIENCE_S: Final = (0.0, 0.05, 1.0, 60.0)
 _NOTHING: Final = -1
 Seen = dict[bytes, int]
@@ -69,7 +68,8 @@ class ServerRows:
 
     async def describe(self, table: str) -> RowTable | None:
         """See `serving.sources.source.RowSource`."""
-        return RowTable(TABLE.table, TABLE.columns[:1], True, columns=TABLE.columns) if table == TABLE.table else None
+        of = self._run.table.described
+        return RowTable(NAME, of.columns[:-1], True, prefix=of.prefix, columns=of.columns) if table == NAME else None
 
     async def read(self, wanted: Sequence[SourceKey]) -> list[SourceRow | ReadError | SchemaChanged]:
         """See `serving.sources.source.RowSource`."""
@@ -81,12 +81,14 @@ class ServerRows:
         """See `serving.sources.source.RowSource`. What neighbours have there is deleted."""
         del table
         at, rows = self._run.position_of(self.shard), self._run.rows_of(self.shard)
-        own = {key: image for key, image in rows.items() if self._map.shard_of(OF_KEY[key]) == self.shard}
-        found = [(key, own[key]) for key in KEYS if key in own]
+        of = self._run.table
+        own = {key: image for key, image in rows.items() if self._map.shard_of(of.ids[key]) == self.shard}
+        asked = of.in_lot(int(str(wanted.leading[0]))) if wanted.leading else of.keys
+        found = [(key, own[key]) for key in asked if key in own]
         if not wanted.limit:
             return SourceRange((), len(found), False, at, at)
         if wanted.after:
-            found = [each for each in found if KEYS.index(each[0]) > int(str(wanted.after[0]))]
+            found = [each for each in found if of.keys.index(each[0]) > int(str(wanted.after[-1]))]
         return SourceRange(found[: wanted.limit], min(len(found), wanted.limit), len(found) > wanted.limit, at, at)
 
     async def wait(self, position: Position, timeout_s: float, tables: Collection[str]) -> bool:
@@ -166,7 +168,7 @@ class ReadingRun(SuccessionsRun):
         server = json.loads(image)["at"].rpartition("-")[0]
         for txn in self.servers[server]:
             rows = [each for each in txn.changes if isinstance(each, RowChange)]
-            found |= {each.key: each.image for each in rows if _place(each.key) == _place(key)}
+            found |= {each.key: each.image for each in rows if self._place(each.key) == self._place(key)}
             if any(each.image == image for each in rows):
                 break
         return self._numbers(found)
@@ -205,21 +207,28 @@ class ReadingRun(SuccessionsRun):
         number, names = session % SESSIONS, [*self.map.shards]
         name = names[shard % len(names)]
         self._session(number).observe(name, str(self.position_of(name)))
-        rows = {key: at for key, at in self.rows_of(name).items() if self.map.shard_of(OF_KEY[key]) == name}
+        rows = {key: at for key, at in self.rows_of(name).items() if self.map.shard_of(self.table.ids[key]) == name}
         _raise(self._wrote[number], self._numbers(rows))
         self.say(f"session {number} has written at {name}, at {self.position_of(name)}")
 
     def op_read(self, session: int, key: int, patience: int) -> None:
         """A session reads a row."""
-        self._do(patience, lambda: self._read_row(session % SESSIONS, key % len(KEYS)))
+        self._do(patience, lambda: self._read_row(session % SESSIONS, key % ROWS))
 
     def op_read_all(self, session: int, patience: int) -> None:
         """A session reads all rows, page by page."""
-        self._do(patience, lambda: self._read_pages(session % SESSIONS))
+        self._do(patience, lambda: self._read_pages(session % SESSIONS, {}, PAGE_ROWS))
+
+    def op_read_lot(self, session: int, lot: int, way: int, patience: int) -> None:
+        """A session reads the rows of a lot, page by page or at once, or asks how many there are."""
+        if self.table.lot_rows:
+            number, which = session % SESSIONS, self.table.lot(lot)
+            limit = PAGES_OF_LOTS[way % len(PAGES_OF_LOTS)]
+            self._do(patience, lambda: self._read_pages(number, which, limit) if limit else self._count(number, which))
 
     def op_count(self, session: int, patience: int) -> None:
         """A session asks how many rows there are."""
-        self._do(patience, lambda: self._count(session % SESSIONS))
+        self._do(patience, lambda: self._count(session % SESSIONS, {}))
 
     def _session(self, number: int) -> Session:
         if number not in self._sessions:
@@ -234,43 +243,70 @@ class ReadingRun(SuccessionsRun):
     def _read_row(self, number: int, key: int) -> str:
         """Where a row came from fresh; "" if it did not."""
         seen, own = dict(self._seen[number]), dict(self._wrote[number])
-        row = self._ask(number, lambda: self._session(number).get_row(KEYSPACE, TABLE.table, key))
+        row = self._ask(number, lambda: self._session(number).get_row(KEYSPACE, NAME, *self.table.values(key)))
         if row is None:
             return ""
         self.outcome.answers[f"{row.freshness} from the {row.served_from}"] += 1
         what = f"session {number}: row {key} is {row.value}, {row.freshness} from the {row.served_from}: {row.why}"
         self.say(what)
-        self._judge(number, {KEYS[key]: row.value} if row.value is not None else {}, [KEYS[key]], (seen, own), what)
+        name = self.table.keys[key]
+        self._judge(number, {name: row.value} if row.value is not None else {}, [name], (seen, own), what)
         return row.served_from if row.freshness == "fresh" else ""
 
-    def _read_pages(self, number: int) -> str:
+    def _read_pages(self, number: int, lot: Mapping[str, int], limit: int) -> str:
+        """Where all rows, or those of a ``lot``, came from fresh; "" if they did not, or from more than one place."""
+        asked = self.table.in_lot(lot["lot"]) if lot else self.table.keys
         seen, own = dict(self._seen[number]), dict(self._wrote[number])
         rows, page, moved, places = dict[bytes, Any](), "", False, set[str]()
         while True:
-            get = partial(self._session(number).find, KEYSPACE, TABLE.table, limit=PAGE_ROWS, page=page)
+            get = partial(self._session(number).find, KEYSPACE, NAME, lot, limit=limit, page=page)
             found = self._ask(number, get)
             if found is None:
                 return ""
-            rows |= {KEYS[int(row["id"])]: row for row in found.rows}
+            these = {self.table.keys[int(row["id"])]: row for row in found.rows}
+            self._judge_page(number, rows, these, asked)
+            rows |= these
             moved, page = moved or found.moved, found.page
             places.add(found.served_from if found.freshness == "fresh" else "")
             if not page:
                 break
         self.outcome.answers[f"range, from {'the '.join(sorted(places))}"] += 1
-        what = f"session {number}: all rows are {[*rows.values()]}, {'moved, ' * moved}{found.freshness}: {found.why}"
+        which, kind = lot or "all", f"{'moved, ' * moved}{found.freshness}"
+        what = f"session {number}: {which} rows are {[*rows.values()]}, {kind}: {found.why}"
         self.say(what)
-        self._judge(number, rows, KEYS, (seen, own), what)
+        self._judge(number, rows, asked, (seen, own), what)
+        if not moved:
+            self._judge_state(rows, asked, what)
         return places.pop() if len(places) == 1 else ""
 
-    def _count(self, number: int) -> None:
-        seen = {**self._seen[number], **self._wrote[number]}
-        found = self._ask(number, lambda: self._session(number).count(KEYSPACE, TABLE.table))
+    def _judge_page(
+        self, number: int, before: Mapping[bytes, Any], rows: Mapping[bytes, Any], asked: Sequence[bytes]
+    ) -> None:
+        """The rows of a page are some that are asked for, in their order and behind those of the pages before."""
+        places = [asked.index(key) if key in asked else _NOTHING for key in (*before, *rows)]
+        if places != sorted(set(places)) or _NOTHING in places:
+            self.complain(WHOLE_RANGES, f"session {number} gets {[*rows]} behind {[*before]}")
+
+    def _judge_state(self, rows: Mapping[bytes, Any], asked: Sequence[bytes], what: str) -> None:
+        """Rows that were written before one of them at the same server are there, as they were then or later."""
+        shown = {key: _number_of(row, self.written.get(key, ())) for key, row in rows.items()}
+        for key, number in shown.items():
+            if number == _NOTHING:
+                return  # it is complained of already
+            for other, least in self._with_earlier(key, number).items():
+                if other in asked and shown.get(other, _NOTHING) < least:
+                    self.complain(WHOLE_RANGES, f"{what}: write {number} of {key!r}, and not {least} of {other!r}")
+                    return
+
+    def _count(self, number: int, lot: Mapping[str, int]) -> None:
+        asked = self.table.in_lot(lot["lot"]) if lot else self.table.keys
+        seen = [key for key in asked if key in self._seen[number] or key in self._wrote[number]]
+        found = self._ask(number, lambda: self._session(number).count(KEYSPACE, NAME, lot))
         if found is not None:
-            self.say(f"session {number}: there are {found} rows")
-            if not len(seen) <= found <= len(self.written):
-                self.complain(
-                    WHOLE_RANGES, f"session {number} counts {found} rows of {len(self.written)}, saw {len(seen)}"
-                )
+            self.say(f"session {number}: there are {found} {lot or ''} rows")
+            most = sum(key in self.written for key in asked)
+            if not len(seen) <= found <= most:
+                self.complain(WHOLE_RANGES, f"session {number} counts {found} {lot} rows of {most}, saw {len(seen)}")
 
     def _ask(self, number: int, ask: Callable[[], Any]) -> Any:
         try:
@@ -288,9 +324,7 @@ class ReadingRun(SuccessionsRun):
         self, number: int, rows: Mapping[bytes, Any], asked: Sequence[bytes], known: tuple[Seen, Seen], what: str
     ) -> None:
         for key in asked:
-            shown = next(
-                (n for n, image in enumerate(self.written.get(key, ())) if key in rows and _is(rows[key], image)), -1
-            )
+            shown = _number_of(rows[key], self.written.get(key, ())) if key in rows else _NOTHING
             if key in rows and shown == _NOTHING:
                 self.complain(STALE, f"{what}: nobody has written that")
                 return
@@ -301,7 +335,16 @@ class ReadingRun(SuccessionsRun):
             if shown > _NOTHING:
                 _raise(self._seen[number], self._with_earlier(key, shown))
 
+    def _place(self, key: bytes) -> str:
+        """The smallest shard that a key is ever in."""
+        return MAPS[1].shard_of(self.table.ids[key])
+
     # --- the end ---
+
+    def _are_lots_read(self) -> bool:
+        """Whether each lot comes fresh from one place."""
+        lots = range(ROWS // self.table.lot_rows if self.table.lot_rows else 0)
+        return all(self._read_pages(0, self.table.lot(lot), PAGE_ROWS) for lot in lots)
 
     def finish(self) -> None:
         """See `SuccessionsRun.finish`. Then every row must come fresh from the cache, and all of them together."""
@@ -311,13 +354,13 @@ class ReadingRun(SuccessionsRun):
         self._start_consumer()
         for shard in range(len(self.map.shards)):
             self.op_observe(SESSIONS, shard)
-        missing = [key for key, images in zip(range(len(KEYS)), map(self.written.get, KEYS), strict=True) if images]
+        missing = [number for number, key in enumerate(self.table.keys) if self.written.get(key)]
 
         def work() -> None:
             end = self.kernel.now + SETTLES_IN_S
             while self.kernel.now < end and not self.outcome.violations:
                 missing[:] = [key for key in missing if self._read_row(0, key) != "cache"]
-                if not missing and self._read_pages(0):
+                if not missing and self._read_pages(0, {}, PAGE_ROWS) and self._are_lots_read():
                     return
                 self.kernel.wait(lambda: False, 0.5)
             missing.append(_NOTHING)
@@ -328,13 +371,8 @@ class ReadingRun(SuccessionsRun):
             self.complain(RECOVERS, f"rows {missing} are not fresh from the cache")
 
 
-def _place(key: bytes) -> str:
-    """The smallest shard that a key is ever in."""
-    return MAPS[1].shard_of(OF_KEY[key])
-
-
-def _is(row: Mapping[str, Any], image: bytes) -> bool:
-    return bool(row == json.loads(image))
+def _number_of(row: Mapping[str, Any], images: Sequence[bytes]) -> int:
+    return next((number for number, image in enumerate(images) if row == json.loads(image)), _NOTHING)
 
 
 def _raise(seen: Seen, more: Seen) -> None:

@@ -13,6 +13,7 @@ from lab.simulation.engine import Outcome
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.kernel.substitution import Twins
 from lab.simulation.successions.judging import first_wrong, lacking, told
+from lab.simulation.successions.tables import LAYOUT, NAME, PARTITIONS, TABLES
 from lab.simulation.whole_processes.run import Bound, WholeProcesses
 from lab.simulation.whole_processes.words import NEVER_RAISES
 from stream.kafka.topics import RETENTION_MS_MIN, check_topics, ensure_topics
@@ -27,13 +28,10 @@ from stream.wire.events import (
     BackfillTable,
     BeginScope,
     Change,
-    Column,
-    DescribeTable,
     ResumePoint,
     RowChange,
     SourceTransaction,
 )
-from stream.wire.keys import Layout, row_key
 from tokens import Position
 from tokens.errors import FreshetError
 
@@ -41,8 +39,6 @@ TOLD: Final = "nothing lost, nothing twice"
 RECOVERS: Final = "recovers by itself"
 SHAPE: Final = 4
 KEYSPACE: Final = "ks"
-PARTITIONS: Final = 2
-LAYOUT: Final = Layout(PARTITIONS)
 OLD, HIGH, LOW, MIDDLE, WIDE, WHOLE = (f"{KEYSPACE}/{text}" for text in ("-80", "80-", "-40", "40-80", "40-", "-"))
 MAPS: Final = (
     ShardMap.parse({OLD: "-80", HIGH: "80-"}),
@@ -60,9 +56,6 @@ SUCCEEDS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Shard → those that it succeeds, which are those that its server replicates. `LOW` and `WIDE` have `OLD` in common."""
 SHARDS: Final = (*SUCCEEDS,)
-KEYS: Final = [row_key("ks.t", [number]) for number in range(16)]
-OF_KEY: Final = {key: LAYOUT.keyspace_id(key, 0) for key in KEYS}
-TABLE: Final = DescribeTable("ks.t", (Column("id", "int", True), Column("at", "text", True)), ("id",))
 PADS: Final = (1, 400)
 """Bytes of images: the larger ones fill a batch."""
 SETTLES_IN_S: Final = 120.0
@@ -81,9 +74,10 @@ class SuccessionsRun(WholeProcesses):
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
         """``shape``: the scheduler's seed; 1 for MySQL's positions, and 2 for empty servers; how much
-        servers lag; 1 for readers."""
+        servers lag; 1 for readers, and with 2 or 4 added to that the second or the third table."""
         seed, flavor, self._lag, readers = shape
         self.has_readers = bool(readers % 2)
+        self.table = TABLES[readers // 2 % len(TABLES) if self.has_readers else 0]
         super().__init__(seed, outcome, trace)
         self.states = STATES
         self._is_mysql, self._is_empty = bool(flavor % 2), bool(flavor // 2 % 2)
@@ -153,17 +147,22 @@ class SuccessionsRun(WholeProcesses):
         """The application writes a transaction, at the server of the keys' shard."""
         names = [*MAPS[self.application].shards]
         name = names[shard % len(names)]
-        own = [key for key in KEYS if MAPS[self.application].shard_of(OF_KEY[key]) == name]
+        own = [key for key, at in self.table.ids.items() if MAPS[self.application].shard_of(at) == name]
         self._own[name] += 1
         number, rows = self._own[name], list[RowChange]()
         for key in sorted(self.kernel.rng.sample(own, min(len(own), (1, 2, len(own))[count % 3]))):
-            named = b'"id":%d,' % KEYS.index(key) if self.has_readers else b""
+            named = self._named(self.table.keys.index(key)) if self.has_readers else b""
             image = b'{%s"at":"%s-%d","pad":"%s"}' % (named, name.encode(), number, b"x" * PADS[pad % 2])
             self.written[key].append(image)
             rows.append(RowChange(key, VALUE, image))
         gtid = self._gtid(name, number)
         self.servers[name].append(SourceTransaction(gtid, "", 100 + number, rows))
         self.say(f"{gtid} writes {len(rows)} rows at {name}")
+
+    def _named(self, number: int) -> bytes:
+        """The columns of a row's key, in its image."""
+        pairs = zip(self.table.described.primary_key, self.table.values(number), strict=True)
+        return "".join(f'"{name}":{value},' for name, value in pairs).encode()
 
     # --- sources ---
 
@@ -209,8 +208,8 @@ class SuccessionsRun(WholeProcesses):
 
     def _describe(self, out: Publisher, shard: str, point: ResumePoint) -> None:
         """The table is, and where nobody is succeeded it has been published from its beginning."""
-        whole = [BackfillTable(TABLE.table, False), BackfillTable(TABLE.table, True)]
-        changes: list[Change] = [BeginScope((TABLE.table,)), TABLE, *(() if SUCCEEDS[shard] else whole)]
+        whole = [BackfillTable(NAME, False), BackfillTable(NAME, True)]
+        changes: list[Change] = [BeginScope((NAME,)), self.table.described, *(() if SUCCEEDS[shard] else whole)]
         out.publish(SourceTransaction(point.position, point.position, 100, changes, table_choice=1))
 
     def _may_be_lost(self) -> bool:

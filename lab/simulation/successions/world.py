@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Final
 
 from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
-from lab.simulation.successions.reading import PATIENCE_S, SESSIONS, ReadingRun
+from lab.simulation.successions.reading import PAGES_OF_LOTS, PATIENCE_S, SESSIONS, ReadingRun
 from lab.simulation.successions.reading import RULES as READERS
-from lab.simulation.successions.run import KEYS, LOW, RECOVERS, SHAPE, SHARDS, STATES, TOLD
+from lab.simulation.successions.run import LOW, RECOVERS, SHAPE, SHARDS, STATES, TOLD
+from lab.simulation.successions.tables import ROWS
 from lab.simulation.whole_processes.run import PAUSES_S
 from lab.simulation.whole_processes.words import NEVER_RAISES
 
@@ -31,14 +32,20 @@ KINDS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
 }
 """Op → (weight, how many values each integer has)."""
 READS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
-    "read": (10, (SESSIONS, len(KEYS), len(PATIENCE_S))),
+    "read": (10, (SESSIONS, ROWS, len(PATIENCE_S))),
     "read all": (3, (SESSIONS, len(PATIENCE_S))),
     "count": (2, (SESSIONS, len(PATIENCE_S))),
     "observe": (3, (SESSIONS, 3)),
     "consumer": (1, (_PAUSE,)),
 }
 """Op → (weight, how many values each integer has): those of histories with readers."""
+LOTS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+    "read lot": (1, (SESSIONS, ROWS, len(PAGES_OF_LOTS), len(PATIENCE_S))),
+}
+"""Op → (weight, how many values each integer has): those of histories whose rows are in lots."""
 WITH_READERS: Final = 0.3
+WITH_LOTS: Final = 0.5
+"""Of those with readers."""
 
 MOTIFS: Final = 0.2
 """The share of histories with `_uneven` ends."""
@@ -75,9 +82,16 @@ def _with_readers(ops: History, rng: Random) -> History:
     if rng.random() >= WITH_READERS:
         return ops
     ops = [(*ops[0], 1), *ops[1:]]
-    for name in rng.choices([*READS], [weight for weight, _ in READS.values()], k=6 + rng.randrange(10)):
-        ops.insert(rng.randrange(3, len(ops) + 1), (name, *(rng.randrange(bound) for bound in READS[name][1])))
+    _put_among(ops, READS, 6 + rng.randrange(10), rng)
+    if rng.random() < WITH_LOTS:
+        ops[0] = (*ops[0][:-1], 1 + 2 * (1 + rng.randrange(2)))
+        _put_among(ops, LOTS, 3 + rng.randrange(5), rng)
     return ops
+
+
+def _put_among(ops: History, more: Mapping[str, tuple[int, tuple[int, ...]]], number: int, rng: Random) -> None:
+    for name in rng.choices([*more], [weight for weight, _ in more.values()], k=number):
+        ops.insert(rng.randrange(3, len(ops) + 1), (name, *(rng.randrange(bound) for bound in more[name][1])))
 
 
 class SuccessionsWorld:
