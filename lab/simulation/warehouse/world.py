@@ -57,8 +57,8 @@ FEW: Final = 2
 """Of more partitions the metastore alone tells the statistics together, and of none (`parts.SMALL`)."""
 DROPS_KEPT: Final = 1
 """Tables have a few partitions, and the fold must forget drops of them."""
-LEFT_ALONE_S: Final = 2.5
-"""Longer than a front leaves a metastore alone that engines have just asked for in vain."""
+LEFT_ALONE_S: Final = 3.0
+"""Longer than a front leaves a metastore alone that did not answer: until then it asks for no proof of a time."""
 SETTLES_IN_S: Final = 180.0
 """Longer than two of the group's session timeouts, the longest back-offs, and a request that runs into its timeout."""
 
@@ -80,6 +80,7 @@ class WarehouseRun(Engaging):
         if not self.run_until(lambda: not self.under_way, SETTLES_IN_S):
             self._fail(f"{self.under_way} requests of sessions have not ended")
         self._read_all()
+        self.let(LEFT_ALONE_S)
         if not self.outcome.violations:
             self._check_refusals()
         if not self.outcome.violations:
@@ -131,7 +132,6 @@ class WarehouseRun(Engaging):
         refused: list[str] = []
 
         def work() -> None:
-            self.kernel.wait(lambda: False, LEFT_ALONE_S)
             for table in self.warehouse.tables:
                 if self._is_view(table):
                     continue

@@ -404,6 +404,15 @@ WAREHOUSE: dict[str, History] = {
         ("within", 0, 2, 0, 0, 0, 1),
         ("within", 0, 2, 0, 0, 0, 0),
     ],
+    "the metastore is left alone until after the end, and the cache has answered all else before": [
+        ("world", 9157, 1, 1, 0, 1, 1, 0),
+        ("let", 2),
+        ("create", 0, 4),
+        ("partition", 0, 4, 0, 0),
+        ("let", 3),
+        ("break", 3, 2),
+        ("table", 1, 1, 1, 2, 3),
+    ],
 }
 
 
