@@ -97,7 +97,8 @@ class FollowedCopy:
         elif event.kind == "transaction":
             last, position = self.last, EventToken.parse(event.token).position
             is_again = last is not None and (last.token, last.changes) == (event.token, event.changes)
-            if is_again and self._is_written(event, str(position)):
+            is_same = last is not None and last.checkpoint == event.checkpoint
+            if is_again and (is_same or self._is_written(event, str(position))):
                 self.complain(TELLS_ALL, f"{self.name} is told {event.gtid} twice")
             voided = self._apply(event.changes)
             self.last = event
@@ -106,7 +107,8 @@ class FollowedCopy:
     def _is_written(self, event: StreamEvent, position: str) -> bool:
         """Whether the commit of a position has written a row of the event. Else it is a piece of a backfill.
 
-        A source that is started again may read that once more: it keeps in mind how far it is only behind the rows.
+        A source that is started again may read that once more, and publish it at another place: it keeps in mind how
+        far it is only behind the rows.
         """
         gtid = _gtid(position)
         history = self.record.histories[self.record.of_commit(event.epoch, gtid)]

@@ -46,7 +46,8 @@ class Story:
         epoch = more.get("epoch", 1)
         token = EventToken(0, SHARD, Position.parse(f"MariaDB/0-1-{number}"), None, epoch)
         changes = more.get("changes", [change])
-        self.copy.take(StreamEvent("transaction", token=str(token), epoch=epoch, gtid=f"0-1-{number}", changes=changes))
+        told = {"epoch": epoch, "gtid": f"0-1-{number}", "changes": changes, "checkpoint": more.get("checkpoint", "")}
+        self.copy.take(StreamEvent("transaction", token=str(token), **told))
 
     def replace(self) -> None:
         """The shard's history is replaced behind commit 4; the new one, of epoch 2, has another commit 5."""
@@ -91,8 +92,8 @@ def read_again(story: Story) -> None:
     """A source that was started again publishes a piece of a backfill once more, which no commit has written."""
     story.tell(1)
     story.tell(2)
-    for _ in range(2):
-        story.tell(2, A, 1)
+    for checkpoint in ("a", "b"):
+        story.tell(2, A, 1, checkpoint=checkpoint)
 
 
 def begun_late(story: Story) -> None:
@@ -131,6 +132,14 @@ def twice(story: Story) -> None:
     story.tell(1)
 
 
+def the_same_place_twice(story: Story) -> None:
+    """A piece of a backfill comes again, and it is the same one: its checkpoint says so."""
+    story.tell(1)
+    story.tell(2)
+    for _ in range(2):
+        story.tell(2, A, 1, checkpoint="a")
+
+
 def another_image(story: Story) -> None:
     """The row is not what was committed."""
     story.tell(1, version=7)
@@ -162,7 +171,18 @@ def untold_epoch(story: Story) -> None:
 
 
 @pytest.mark.parametrize(
-    "tell", [left_out, backwards, twice, another_image, another_row, early_watermark, no_such_commit, untold_epoch]
+    "tell",
+    [
+        left_out,
+        backwards,
+        twice,
+        the_same_place_twice,
+        another_image,
+        another_row,
+        early_watermark,
+        no_such_commit,
+        untold_epoch,
+    ],
 )
 def test_a_reader_that_is_told_wrongly_complains(tell: Callable[[Story], None]) -> None:
     """Each way to go wrong breaks the rule."""
