@@ -157,7 +157,7 @@ def _get_partitions_ps_with_auth_req(arguments: Struct, catalog: str) -> Asked |
     return ListCall(of, _texts(request, 4), _limit(request, 5), with_privileges=True, in_struct=True)
 
 
-def _get_all_table_constraints_req(arguments: Struct, catalog: str) -> Asked | None:
+def _get_all_table_constraints(arguments: Struct, catalog: str) -> Asked | None:
     request: Struct = field(arguments, 1)
     if not request.keys() <= {1, 2, 3, 4, 5}:
         return None
@@ -177,7 +177,7 @@ _READ: Final[Mapping[str, Callable[[Struct, str], Asked | None]]] = {
     "get_partitions": _get_partitions,
     "get_partitions_req": _get_partitions_req,
     "get_partitions_ps_with_auth_req": _get_partitions_ps_with_auth_req,
-    "get_all_table_constraints_req": _get_all_table_constraints_req,
+    "get_all_table_constraints": _get_all_table_constraints,
 }
 ANSWERED: Final = frozenset(_READ)
 """The calls that a cache may answer."""
