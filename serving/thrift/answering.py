@@ -218,7 +218,7 @@ class Answers:
                 not_before_ms = self._now_ms() - self._max_staleness_ms
             if is_bounded or (of.write_ids is not None and of.table_id):
                 found = await read(self._demand(session, 0, not_before_ms))
-                if found is not None:
+                if found is not None and (is_bounded or found.write_ids):  # a list proves nothing of what has none
                     return found
         if not await self._move(session):
             return None
