@@ -41,7 +41,7 @@ from serving.thrift.shown import Shown
 from stream.sources.hive.partition_names import partition_name, told_by, values_of
 from stream.sources.hive.structs import LIST, STRING, STRUCT, decode_struct
 from stream.wire.keys import object_parts
-from tokens import FreshetError, Vector
+from tokens import FreshetError, Position, Vector
 
 log = structlog.get_logger(__name__)
 
@@ -220,29 +220,46 @@ class Answers:
                 found = await read(self._demand(session, 0, not_before_ms))
                 if found is not None and (is_bounded or found.write_ids):  # a list proves nothing of what has none
                     return found
-        if not await self._move(session):
+        end = await self._move(session)
+        if end is None:
             return None
-        return await read(self._demand(session, self._max_wait_ms))
+        found = await read(self._demand(session, self._max_wait_ms))
+        return found if found is not None and await self._is_logged(found, end) else None
+
+    async def _is_logged(self, found: OwnerTable | OwnerObjects, end: int) -> bool:
+        """Whether the log, which ended at ``end``, has all that ``found`` was proved by.
+
+        Else events have followed since, or the metastore was set back, and nobody has told the owner yet.
+        """
+        folded = [Position.parse(each) for each in (found.watermark, found.hi) if each]
+        if all(position_of(end).at_or_past(each) for each in folded):
+            return True
+        try:
+            end = await self._log_end.now()
+        except ReadError:
+            return False
+        return all(position_of(end).at_or_past(each) for each in folded)
 
     def _demand(self, session: Session, max_wait_ms: int, not_before_ms: int = 0) -> ReadDemand:
         vector = Vector.parse(session.token) if session.token else Vector()
         return ReadDemand(vector, bool(session.token), max_wait_ms, not_before_ms)
 
-    async def _move(self, session: Session) -> bool:
-        """Moves the session to the end of the metastore's log. False: that is not known."""
+    async def _move(self, session: Session) -> int | None:
+        """Moves the session to the end of the metastore's log, and returns it. None: that is not known."""
         source = self._space.source
         if source is None:
-            return False
+            return None
+        # before the end: one of a history that is replaced meanwhile would be out of reach in the next one's epoch
+        epoch = await epoch_of(self._owners, self._space, source.shard)
+        if epoch is None:
+            return None
         try:
             end = await self._log_end.now()
         except ReadError:
-            return False
-        epoch = await epoch_of(self._owners, self._space, source.shard)
-        if epoch is None:
-            return False
+            return None
         session.token = token_after(session.token, source.shard, epoch, str(position_of(end)))
         session.moved = False
-        return True
+        return end
 
     async def _keys_of(self, found: OwnerObjects | None, of: OfTable, session: Session) -> tuple[str, ...]:
         """The partition columns of the table that ``found`` is of; none if they are not known."""

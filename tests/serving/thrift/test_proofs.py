@@ -17,7 +17,7 @@ from serving.thrift.log_end import LogEnd
 from serving.thrift.messages import Head
 from serving.thrift.shown import Shown
 from stream.sources.hive.rpc.thrift import CALL, long, record, text, texts
-from stream.sources.hive.structs import LIST, STRUCT, ListValue, Struct, encode_struct
+from stream.sources.hive.structs import I16, LIST, STRUCT, ListValue, Struct, encode_struct
 from stream.wire.keys import Layout, object_name
 from tests.serving.fakes import FakeTableSource
 from tests.serving.test_table_reads import SHARD, external
@@ -65,7 +65,7 @@ class NoOwners:
 
 
 class World:
-    """Answers over one cache and one metastore, whose log ends at ``ends``: at each question the next, then the last."""
+    """Answers over one cache and one metastore. ``ends``: of its log, at each question the next one, then the last."""
 
     def __init__(self, *ends: int, max_staleness_ms: int = 0) -> None:
         self.cache, self.session = Cache(), Session()
@@ -108,3 +108,40 @@ def test_a_list_proves_nothing_of_a_table_that_has_none() -> None:
         assert await world.ask("get_all_table_constraints", constraints("db.t:5:9223372036854775807::")) is not None
 
     run(World(20), use)
+
+
+NAMES: Struct = {1: text("db"), 2: text("t"), 3: (I16, -1)}
+
+
+def test_a_metastore_that_was_set_back_is_asked() -> None:
+    """Its log ends before what the cache has folded, and nobody has begun another epoch yet: nothing is proved.
+
+    Events that follow the first look at the log are in the second one.
+    """
+
+    async def use(world: World) -> None:
+        assert await world.ask("get_partition_names", NAMES) is None
+
+    run(World(4), use)
+
+    async def goes_on(world: World) -> None:
+        assert await world.ask("get_partition_names", NAMES) is not None
+
+    run(World(8, 9), goes_on)
+
+
+def test_a_session_is_not_moved_beyond_a_new_history() -> None:
+    """The epoch is asked first: the end of the old log, in the epoch of the new one, would be out of reach for long."""
+
+    async def use(world: World) -> None:
+        async def replaced() -> int:
+            world.space.epochs.learn(SHARD, 2)
+            return 190
+
+        world.answers._log_end = LogEnd(replaced)
+        await world.ask("get_partition_names", NAMES)
+        known = Vector.parse(world.session.token).get(SHARD)
+        assert known is not None
+        assert known.epoch == 1
+
+    run(World(9), use)
