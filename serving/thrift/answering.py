@@ -102,8 +102,8 @@ class Answers:
         self._catalog = catalog
         self._max_wait_ms = max_wait_ms
         self._max_staleness_ms = max_staleness_ms
-        self._keys: dict[int, tuple[str, ...]] = {}
-        """Table id → partition columns. No statement renames them, adds one or takes one away."""
+        self._keys: dict[tuple[int, int], tuple[str, ...]] = {}
+        """Epoch and table id → partition columns. No statement renames them, adds one or takes one away."""
 
     async def answer(self, head: Head, arguments: bytes, session: Session) -> Outcome:
         """The outcome of a call. Never raises: what can't be understood is the metastore's."""
@@ -265,14 +265,16 @@ class Answers:
         """The partition columns of the table that ``found`` is of; none if they are not known."""
         if found is None:
             return ()
-        keys = self._keys.get(found.table_id)
+        key = found.epoch, found.table_id
+        keys = self._keys.get(key)
         if keys is None:
-            table = await self._read_table(of._replace(table_id=found.table_id), self._demand(session, 0))
+            seen = Session(token_after(session.token, found.shard, found.epoch, found.hi))
+            table = await self._read_table(of._replace(table_id=found.table_id), self._demand(seen, 0))
             if table is None or table.struct is None:
                 return ()
             if len(self._keys) >= TABLES_MAX:
                 self._keys.clear()
-            keys = self._keys[found.table_id] = self._shown.facts_of(table.struct).partition_keys
+            keys = self._keys[key] = self._shown.facts_of(table.struct).partition_keys
         return keys
 
 

@@ -67,17 +67,24 @@ class NoOwners:
 class World:
     """Answers over one cache and one metastore. ``ends``: of its log, at each question the next one, then the last."""
 
-    def __init__(self, *ends: int, max_staleness_ms: int = 0) -> None:
+    def __init__(self, *ends: int) -> None:
         self.cache, self.session = Cache(), Session()
         self.ends = list(ends)
         self.space = TableSpace("hive", Layout(1), FakeTableSource(external()))
         self.space.epochs.learn(SHARD, 1)
         self.space.epochs.confirmed_at = float("inf")
-        reads = cast("TableReads", self.cache), cast("ObjectReads", self.cache)
-        owners, shown = cast("Owners", NoOwners()), Shown(1 << 20)
-        options = {"max_wait_ms": 200, "max_staleness_ms": max_staleness_ms}
-        log_end = LogEnd(self._log_end)
-        self.answers = Answers(self.space, owners, *reads, log_end, shown, lambda: 100_000, catalog="hive", **options)
+        self.answers = Answers(
+            self.space,
+            cast("Owners", NoOwners()),
+            cast("TableReads", self.cache),
+            cast("ObjectReads", self.cache),
+            LogEnd(self._log_end),
+            Shown(1 << 20),
+            lambda: 100_000,
+            catalog="hive",
+            max_wait_ms=200,
+            max_staleness_ms=0,
+        )
 
     async def _log_end(self) -> int:
         return self.ends.pop(0) if len(self.ends) > 1 else self.ends[0]
@@ -90,7 +97,11 @@ class World:
 
 def run(world: World, use: Callable[[World], Awaitable[None]]) -> None:
     """``use``, within an event loop."""
-    asyncio.run(asyncio.wait_for(use(world), 60))  # type: ignore[arg-type]
+
+    async def main() -> None:
+        await asyncio.wait_for(use(world), 60)
+
+    asyncio.run(main())
 
 
 def constraints(listed: str) -> Struct:
@@ -143,5 +154,17 @@ def test_a_session_is_not_moved_beyond_a_new_history() -> None:
         known = Vector.parse(world.session.token).get(SHARD)
         assert known is not None
         assert known.epoch == 1
+
+    run(World(9), use)
+
+
+def test_a_table_id_of_another_history_has_its_own_partition_columns() -> None:
+    """A metastore that was set back gives ids again: names of partitions are made of the columns of now."""
+
+    async def use(world: World) -> None:
+        assert b"p=1" in (await world.ask("get_partition_names", NAMES) or b"")
+        world.cache.epoch, world.cache.key = 2, "q"
+        world.space.epochs.learn(SHARD, 2)
+        assert b"q=1" in (await world.ask("get_partition_names", NAMES) or b"")
 
     run(World(9), use)
