@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import xxhash
 
 from stream.sources.hive.rpc.thrift import field
-from stream.sources.hive.structs import I64, MapValue, Struct, ThriftError, decode_struct
+from stream.sources.hive.structs import BOOL, I64, MapValue, Struct, ThriftError, decode_struct
 from tokens import ValidWriteIdList
 
 COLUMNS_ACCURATE: Final = b"COLUMN_STATS_ACCURATE"
@@ -120,13 +120,16 @@ def _sees(facts: Facts, listed: ValidWriteIdList | None) -> bool | None:
 def is_shown_as(stored: Struct, shown: Struct) -> bool:
     """Whether two tables differ in nothing but in what depends on the reader.
 
-    Of the parameters that is ``COLUMN_STATS_ACCURATE``: it is taken out where statistics do not hold.
+    Of the parameters that is ``COLUMN_STATS_ACCURATE``: it is taken out where statistics do not hold, which
+    ``isStatsCompliant`` says. Where it does not say so, the parameter was taken away by somebody else.
     """
     if any(stored.get(number) != shown.get(number) for number in (stored.keys() | shown.keys()) - _OF_READER):
         return False
     before, after = _parameters_of(stored), _parameters_of(shown)
-    accurate = before.pop(COLUMNS_ACCURATE, None)
-    return after.pop(COLUMNS_ACCURATE, accurate) == accurate and before == after
+    if shown.get(_COMPLIANT, (BOOL, True))[1] is False:
+        accurate = before.pop(COLUMNS_ACCURATE, None)
+        return after.pop(COLUMNS_ACCURATE, accurate) == accurate and before == after
+    return before == after
 
 
 def _parameters_of(table: Struct) -> dict[bytes, bytes]:
