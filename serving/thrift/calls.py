@@ -13,6 +13,9 @@ from stream.sources.hive.rpc.thrift import field
 from stream.sources.hive.structs import LIST, STRING, Struct
 from tokens import TokenError, ValidWriteIdList
 
+EVERY_ID: Final = 2**63 - 1
+"""The high-water mark of a list by which every id is valid."""
+
 
 class OfTable(NamedTuple):
     """A table as a call names it, with what it brings of a transaction. ``table_id`` 0: not given."""
@@ -209,17 +212,21 @@ def _limit(found: Struct, number: int) -> int:
 def _of_table(
     request: Struct, catalog: str, *, db: int, table: int, in_catalog: int, write_ids: int, table_id: int
 ) -> OfTable | None:
-    """The table of a request, whose parts have these numbers. None: it is of another catalog, or its list is odd."""
+    """The table of a request, whose parts have these numbers. None: it is of another catalog, or its list is odd.
+
+    That is one of another table, or of none, which a metastore reads otherwise; and one by which all ids that there
+    will ever be are valid, as HiveServer2 has it outside of transactions: no entry covers that.
+    """
     name, own = _db(field(request, db), field(request, in_catalog, ""), catalog), _name(request, table)
     if name is None:
         return None
-    listed, text = None, field(request, write_ids, "")
-    if text:
+    listed, text = None, field(request, write_ids)
+    if text is not None:
         try:
             listed = ValidWriteIdList.parse(text)
         except TokenError:
             return None
-        if listed.table and listed.table != f"{name}.{own}".lower():
+        if listed.table != f"{name}.{own}".lower() or listed.hwm >= EVERY_ID:
             return None
     return OfTable(name, own, listed, max(0, int(field(request, table_id, 0))))
 
