@@ -185,7 +185,7 @@ _READ: Final[Mapping[str, Callable[[Struct, str], Asked | None]]] = {
 ANSWERED: Final = frozenset(_READ)
 """The calls that a cache may answer."""
 STILL: Final = frozenset({
-    "set_ugi", "getMetaConf", "setMetaConf", "get_config_value", "getVersion", "getName", "getStatus", "aliveSince",
+    "set_ugi", "getMetaConf", "get_config_value", "getVersion", "getName", "getStatus", "aliveSince",
     "get_delegation_token", "renew_delegation_token", "cancel_delegation_token", "get_metastore_db_uuid",
     "open_txns", "commit_txn", "abort_txn", "abort_txns", "get_open_txns", "get_open_txns_req", "get_open_txns_info",
     "get_valid_write_ids", "allocate_table_write_ids", "heartbeat", "heartbeat_txn_range", "unlock",

@@ -26,6 +26,8 @@ PIECE_BYTES: Final = 1 << 16
 CALL_BYTES_MAX: Final = 1 << 20
 """A longer call is passed on while it arrives."""
 LEARNT_BYTES_MAX: Final = 4 << 20
+SETTING: Final = "setMetaConf"
+"""Sets how a metastore reads on this connection alone, and whether it asks what the client is capable of."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Connect = Callable[[], Awaitable[Streams]]
@@ -104,7 +106,7 @@ class Relay:
         head = await self._next_head()
         if head is None:
             return False
-        if self._is_asked or head.kind != CALL or self._answers is None:
+        if self._is_asked or head.kind != CALL or self._answers is None or head.name == SETTING:
             # who does not wait for replies gets all of them from the metastore, which keeps their order
             await self._pass_all()
             return False
