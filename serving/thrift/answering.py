@@ -104,9 +104,13 @@ class Answers:
         self._max_staleness_ms = max_staleness_ms
         self._keys: dict[tuple[int, int], tuple[str, ...]] = {}
         """Epoch and table id → partition columns. No statement renames them, adds one or takes one away."""
+        self.may_answer = True
+        """False: all is the metastore's."""
 
     async def answer(self, head: Head, arguments: bytes, session: Session) -> Outcome:
         """The outcome of a call. Never raises: what can't be understood is the metastore's."""
+        if not self.may_answer:
+            return PASSED_ON
         try:
             asked = asked_by(head.name, decode_struct(arguments), self._catalog)
             result = await self._answer(asked, session) if asked is not None else PASSED_ON

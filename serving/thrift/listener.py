@@ -27,7 +27,8 @@ from tokens.errors import one_line
 log = structlog.get_logger(__name__)
 
 CONNECT_S: Final = 10.0
-ASK_AGAIN_S: Final = 5.0
+ASK_EVERY_S: Final = 5.0
+"""Pause between two questions what stands against answers: a metastore may be started anew with other settings."""
 STOP_S: Final = 2.0
 
 
@@ -89,7 +90,7 @@ class ThriftListener:
             max_wait_ms=settings.max_wait_ms,
             max_staleness_ms=settings.max_staleness_ms,
         )
-        self._may_answer = False
+        self._answers.may_answer = False
         self._asking: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
         self._relays: set[asyncio.Task[None]] = set()
@@ -124,21 +125,28 @@ class ThriftListener:
         self._server = None
 
     async def _ask(self) -> None:
-        """Asks the metastore until it has told whether a cache may answer in its place."""
+        """Asks the metastore, again and again, whether a cache may answer in its place. It may not before one says so.
+
+        While none can be reached, what was said last holds.
+        """
+        said = ""
         while True:
+            against = ""
             try:
                 against = await self._source.own_answers()
-            except ReadError:
-                await asyncio.sleep(ASK_AGAIN_S)
-                continue
-            self._may_answer = not against
-            if against:
+                self._answers.may_answer = not against
+            except ReadError as error:
+                if error.code == "source_failed":  # it answers, and does not tell
+                    against = one_line(str(error))
+                    self._answers.may_answer = False
+            if against and against != said:
                 log.warning(
-                    "all calls are passed on: the metastore's answers depend on more than the catalog",
+                    "all calls are passed on: the metastore's answers may depend on more than the catalog",
                     catalog=self._catalog,
-                    setting=against,
+                    why=against,
                 )
-            return
+            said = against
+            await asyncio.sleep(ASK_EVERY_S)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._relays) >= self._settings.connections_max:
@@ -149,10 +157,9 @@ class ThriftListener:
         assert task is not None
         self._relays.add(task)
         _keep_alive(writer)
-        answers = self._answers if self._may_answer else None
         try:
             with self._metrics.connections.track_inprogress():
-                await Relay((reader, writer), self._connect, answers, self._metrics).run()
+                await Relay((reader, writer), self._connect, self._answers, self._metrics).run()
         except OSError as error:
             log.debug("a connection of an engine has ended", why=one_line(str(error)))
         except asyncio.CancelledError:

@@ -81,6 +81,9 @@ class MetastoreServer:
     def call_get_table_statistics_req(self, _: Arguments) -> Typed:
         return "rec", {1: ("lst", ("rec", []))}
 
+    def call_get_config_value(self, arguments: Arguments) -> Typed:
+        return "str", arguments[2]
+
     # --- the log ---
 
     def call_get_current_notificationEventId(self, _: Arguments) -> Typed:

@@ -169,10 +169,11 @@ class ObjectCalls:
     def own_answers(self) -> str:
         """The first setting by which answers depend on more than the catalog, as ``name = value``; "": none does.
 
-        They may depend on who asks (listeners that refuse a read, filters), or be bounded.
+        They may depend on who asks (listeners that refuse a read, filters), or be bounded. A metastore that does not
+        tell may do either: raises `MetastoreRefused`.
         """
         for name, usual in _USUAL.items():
-            found = self._setting(name, usual[0]).strip()
+            found = str(self._connection.call("get_config_value", {1: text(name), 2: text(usual[0])})).strip()
             if found not in usual:
                 return f"{name} = {found}"
         return ""
