@@ -35,7 +35,10 @@ from tokens import Decision, Freshness, ValidWriteIdList, Verdict
 
 PAGE_DEFAULT: Final = 1_000
 STRUCTS_MAX: Final = 50_000
-"""Objects as Thrift in one answer, which is in memory as a whole."""
+STRUCT_BYTES_MAX: Final = 64 << 20
+"""Objects as Thrift in one answer, and their bytes: it is in memory as a whole, more than once."""
+STRUCT_NAMES_MAX: Final = 200_000
+"""Names alone in such an answer, which hold up all other requests while they are sorted and written."""
 _MAYBE_KEPT: Final = Decision(
     Freshness.EVENTUAL, "a part of it may be from before a write, and the source cannot tell", Verdict.NO_DEMAND
 )
@@ -115,9 +118,10 @@ class ObjectReads:
     ) -> OwnerObjects | None:
         """The objects as Thrift (`OwnerObjects.structs`), or their names, if the cache proves them fresh.
 
-        As `TableReads.read_struct`. A list is whole: it has no pages, and `STRUCTS_MAX` structs at most.
+        As `TableReads.read_struct`. A list is whole: it has no pages, and is the source's if it is too long.
         """
         found: OwnerObjects | None = None
+        size, most = 0, STRUCT_NAMES_MAX if wanted.names_only else STRUCTS_MAX
         names = wanted.names
         parts = [names[at : at + KEYS_MAX] for at in range(0, len(names), KEYS_MAX)]
         asked = [wanted._replace(names=some) for some in parts] or [wanted]
@@ -130,7 +134,9 @@ class ObjectReads:
                 return None
             found = part if found is None else _joined(found, part)
             has_all = wanted.names_only or len(part.structs) == len(part.names)
-            if not (has_all and is_proved(found, demand) and len(found.structs) <= STRUCTS_MAX):
+            size += sum(len(each or b"") for each in part.structs)
+            is_short = len(found.names) <= most and size <= STRUCT_BYTES_MAX
+            if not (has_all and is_short and is_proved(found, demand)):
                 self._metrics.missed("object", miss_reason(found))
                 return None
             space.epochs.learn_kin(part.shard, part.epoch, part.kin)
