@@ -30,7 +30,7 @@ class Listener(Protocol):
     """Something else that the front listens for, on the same event loop."""
 
     async def start(self) -> None:
-        """Listens. Raises ``OSError``, `CertificateError`."""
+        """Listens. Raises `tokens.FreshetError`, of which it cannot."""
 
     async def close(self) -> None:
         """Ends it, and all of its connections."""

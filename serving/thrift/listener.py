@@ -22,6 +22,7 @@ from serving.thrift.relay import Relay, Streams
 from serving.thrift.shown import Shown
 from stream.access.certificates import Certificates
 from stream.access.listening import check_listener
+from tokens import FreshetError
 from tokens.errors import one_line
 
 log = structlog.get_logger(__name__)
@@ -30,6 +31,12 @@ CONNECT_S: Final = 10.0
 ASK_EVERY_S: Final = 5.0
 """Pause between two questions what stands against answers: a metastore may be started anew with other settings."""
 STOP_S: Final = 2.0
+
+
+class ThriftListenError(FreshetError):
+    """It cannot listen for engines; code ``cannot_listen``."""
+
+    code = "cannot_listen"
 
 
 @runtime_checkable
@@ -103,11 +110,17 @@ class ThriftListener:
         return str(host), int(port)
 
     async def start(self) -> None:
-        """Listens. Raises ``OSError``, `CertificateError`."""
+        """Listens. Raises `ThriftListenError`, `CertificateError`."""
         chosen = self._settings
-        self._server = await asyncio.start_server(
-            self._serve, chosen.host, chosen.port, ssl=chosen.certificates.server()
-        )
+        context = chosen.certificates.server()
+        try:
+            self._server = await asyncio.start_server(self._serve, chosen.host, chosen.port, ssl=context)
+        except OSError as error:
+            why = error.strerror or error
+            raise ThriftListenError(
+                f"cannot listen for engines of {self._catalog} on {chosen.host}:{chosen.port}: {why}",
+                hint=f"choose another port in [serve.thrift.{self._catalog}]; a metastore's own is mostly 9083, too",
+            ) from error
         self._asking = asyncio.create_task(self._ask())
         host, port = self.address
         log.info("engines are served", role="thrift", catalog=self._catalog, host=host, port=port)
