@@ -10,7 +10,6 @@ from lab.simulation.engine import Outcome
 from lab.simulation.kernel.fronts import blocking_client
 from lab.simulation.warehouse import judging
 from lab.simulation.warehouse.changing import FUNCTIONS, NAMES, VALUES, Changing
-from lab.simulation.warehouse.filters import BAD_FILTERS, FILTERS
 from lab.simulation.warehouse.judging import Answer, Listed, Version
 from lab.simulation.warehouse.metastore import DATABASES, TableTruth, Values
 from lab.simulation.warehouse.parts import FRONT_PORT, SHARD
@@ -33,6 +32,25 @@ FILTERED: Final = (6, 7)
 Chosen = tuple[dict[str, Any], Callable[[TableTruth], Sequence[Values]]]
 """The arguments of a request, and which partitions it names."""
 
+# --- filters of partitions, as a reader writes them, and as what they mean: that uses nothing of Freshet ---
+
+Meaning = Callable[[str, int | None], bool]
+"""Whether a partition passes, by its ``ds`` and ``hr``; None: the hour is no number."""
+DEFAULT: Final = "__HIVE_DEFAULT_PARTITION__"
+FILTERS: Final[tuple[tuple[str, Meaning], ...]] = (
+    ("ds = 'x'", lambda ds, _: ds == "x"),
+    ("ds != 'x' and hr >= 2", lambda ds, hr: ds != "x" and hr is not None and hr >= 2),
+    ("hr IN (1, 10) OR `ds` = 'y'", lambda ds, hr: hr in (1, 10) or ds == "y"),
+    ("hr NOT IN (2, -3)", lambda _, hr: hr not in (None, 2, -3)),
+    ("hr BETWEEN 2 AND 10", lambda _, hr: hr is not None and 2 <= hr <= 10),
+    ("(ds = 'x' OR ds = 'é') AND (hr) NOT BETWEEN 1 AND 2", lambda ds, hr: ds in ("x", "é") and hr not in (None, 1, 2)),
+    ("10 > hr", lambda _, hr: hr is not None and hr < 10),
+    ("ds LIKE '%x' or ds like '_'", lambda ds, _: ds.endswith("x") or len(ds) == 1),
+    ("(STRUCT(ds, hr)) IN (STRUCT('x', 1), CONST STRUCT('y', 2))", lambda ds, hr: (ds, hr) in (("x", 1), ("y", 2))),
+    (f"hr = '{DEFAULT}'", lambda _, hr: hr is None),
+)
+BAD_FILTERS: Final = ("ds = ", "nope = 1", "hr = 'x'", "ds = 'x' AND", "((ds = 'x')", "hr < 2 $", "hr NOT = 2")
+"""None of these can be meant."""
 
 Found = TypeVar("Found")
 

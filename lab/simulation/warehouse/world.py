@@ -14,11 +14,10 @@ from lab.simulation.naive.judging import BY_THE_RULES
 from lab.simulation.warehouse.changing import FUNCTIONS, KINDS_OF_TABLE, NAMES, PART_WRITES, STRANGE, VALUES
 from lab.simulation.warehouse.details import ANALYZED, STALENESS_MS
 from lab.simulation.warehouse.engines import ENGINES, WAYS_OF_ENGINES, Engaging
-from lab.simulation.warehouse.filters import FILTERS
 from lab.simulation.warehouse.judging import RULES as JUDGED
 from lab.simulation.warehouse.metastore import CATALOG, DATABASES
 from lab.simulation.warehouse.parts import CONSUMERS, FRONT, PROCESSES, SHAPE, SHARD, SOURCE, STATES
-from lab.simulation.warehouse.reading import PATIENCE_S, SESSIONS, WAYS
+from lab.simulation.warehouse.reading import FILTERS, PATIENCE_S, SESSIONS, WAYS
 from lab.simulation.warehouse.statistics import OF_TABLE, TOGETHER
 from lab.simulation.warehouse.transacting import WITHIN
 from lab.simulation.whole_processes.run import CLIENT, PAUSES_S

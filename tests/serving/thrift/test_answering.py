@@ -67,7 +67,8 @@ class Cache:
         self._ask(wanted, demand)
         decided = ("fresh", "why", True, False, SHARD, 1, "HiveEvent/5", "HiveEvent/7", "", "")
         raw = None if self.table is None else encode_struct(self.table)
-        return OwnerTable(0, 7, 0, None, "", *decided, b"", struct=raw) if self.proves(demand) else None
+        write_ids = "" if wanted.write_ids is None else str(wanted.write_ids)
+        return OwnerTable(0, 7, 0, None, write_ids, *decided, b"", struct=raw) if self.proves(demand) else None
 
     async def read_structs(self, _: TableSpace, wanted: RequestedObjects, demand: ReadDemand) -> OwnerObjects | None:
         self._ask(wanted, demand)
@@ -77,6 +78,8 @@ class Cache:
         found = OwnerObjects(0, 7, 0, *decided, list(map(object_name, names)), [])
         found.structs = [] if wanted.names_only else [known.get(name) for name in names]
         found.count = sum(name in known for name in names)
+        listed = wanted.table.write_ids if wanted.table is not None else None
+        found.write_ids = "" if listed is None else str(listed)
         return found if self.proves(demand) else None
 
     def _ask(self, wanted: RequestedTable | RequestedObjects, demand: ReadDemand) -> None:
@@ -228,7 +231,7 @@ def test_the_token_moves_with_each_answer_and_never_back() -> None:
     """The next answer may not be older than one before."""
 
     async def use(world: World) -> None:
-        world.end = 3
+        world.end = 7
         assert await world.answered("get_partition_names", NAMES)
         assert world.session.token == str(at(7))
         assert await world.answered("get_partition_names", NAMES)
@@ -288,7 +291,7 @@ def test_a_table_is_answered_as_the_metastore_showed_it() -> None:
         assert outcome.learn is not None
         seen = encode_struct({0: record({1: record(table_struct("1", "p") | {22: integer(8)})})})
         outcome.learn(seen)
-        world.end = 3
+        world.end = 7
         world.session.token = ""
         assert (await world.outcome("get_table_req", table_asked("A"))).reply == reply("get_table_req", 3, seen)
         assert world.session.token == str(at(7))
@@ -439,11 +442,11 @@ def test_constraints_are_answered_if_they_are_known() -> None:
 
     async def use(world: World) -> None:
         asked: Struct = {1: record({**OF, 3: text("hive")})}
-        assert await world.outcome("get_all_table_constraints_req", asked) == PASSED_ON
+        assert await world.outcome("get_all_table_constraints", asked) == PASSED_ON
         world.cache.objects[()] = {1: texts(["pk"])}
-        found = await world.outcome("get_all_table_constraints_req", asked)
+        found = await world.outcome("get_all_table_constraints", asked)
         body = encode_struct({0: record({1: record({1: texts(["pk"])})})})
-        assert found.reply == reply("get_all_table_constraints_req", 3, body)
+        assert found.reply == reply("get_all_table_constraints", 3, body)
         [_, wanted] = world.cache.wanted
         assert isinstance(wanted, RequestedObjects)
         assert (wanted.kind, wanted.table) == ("constraints", RequestedTable("hive", "db", "t"))

@@ -67,7 +67,7 @@ REQUESTS: dict[str, tuple[Struct, Any]] = {
         named(2, 3, 1, write_ids=8, table_id=9, n4=texts([]), n6=text("me")),
         lambda of: ListCall(of, (), -1, with_privileges=True, in_struct=True),
     ),
-    "get_all_table_constraints_req": (named(1, 2, 3, write_ids=4, table_id=5), ConstraintsCall),
+    "get_all_table_constraints": (named(1, 2, 3, write_ids=4, table_id=5), ConstraintsCall),
 }
 """Calls with a request struct, and what they ask of a table."""
 OTHERS: dict[str, tuple[Struct, Any]] = {
@@ -86,7 +86,7 @@ NUMBERS = {
     "get_partitions_req": (2, 3, 1, 5),
     "fetch_partition_names_req": (2, 3, 1, 5),
     "get_partitions_ps_with_auth_req": (2, 3, 1, 8),
-    "get_all_table_constraints_req": (1, 2, 3, 4),
+    "get_all_table_constraints": (1, 2, 3, 4),
 }
 """Of the database, the table, the catalog (0: none) and the list."""
 
@@ -187,12 +187,13 @@ def test_other_catalogs_and_odd_names_are_the_metastores(call: str) -> None:
         assert asked(call, {**request, write_ids: text(listed)}) is None, listed
 
 
-def test_a_list_or_an_id_that_is_not_given_is_none() -> None:
-    """An engine writes an empty list, and -1 for no id; a list may name no table."""
-    request = REQUESTS["get_table_req"][0]
-    assert asked("get_table_req", {**request, 6: text(""), 11: long(-1)}).of == OfTable("db", "t")
-    short = asked("get_table_req", {**request, 6: text("[5:]")}).of.write_ids
-    assert (short.table, short.hwm) == (None, 5)
+def test_an_id_that_is_not_given_is_none() -> None:
+    """An engine writes -1 for it. A list that is empty or names no table says another thing to a metastore."""
+    request = dict(REQUESTS["get_table_req"][0])
+    request.pop(6, None)
+    assert asked("get_table_req", {**request, 11: long(-1)}).of == OfTable("db", "t")
+    for odd in ("", "[5:]"):
+        assert asked_by("get_table_req", {1: record({**request, 6: text(odd)})}, "hive") is None
 
 
 @given(values(STRUCT, 2))

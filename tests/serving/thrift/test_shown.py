@@ -27,7 +27,8 @@ def test_a_table_is_shown_as_it_is_but_for_what_depends_on_the_reader() -> None:
     assert is_shown_as(STORED, STORED)
     assert is_shown_as(STORED, as_shown(STORED))
     assert is_shown_as(as_shown(STORED), STORED)
-    assert is_shown_as(STORED, as_shown(STORED) | {9: parameters(v="1")})
+    assert is_shown_as(STORED, as_shown(STORED) | {9: parameters(v="1"), 20: (BOOL, False)})
+    assert not is_shown_as(STORED, as_shown(STORED) | {9: parameters(v="1"), 20: (BOOL, True)})
     assert is_shown_as({1: text("t"), 9: parameters()}, {1: text("t")})
 
 
