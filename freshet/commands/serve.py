@@ -94,7 +94,8 @@ def open_front(settings: Settings, tell: Callable[[Settings], None] = lambda _: 
         if chosen.locations_file is not None:
             kept.enter_context(LocationFile(chosen.locations_file, kafka, directory, locations))
         front = _front(settings, locations, access, Identity(secret, shown.files, shown.networks))
-        held = fitting(chosen.limits.of_connections)
+        of_engines = sum(2 * each.connections for each in chosen.thrift.values())  # one to the metastore for each
+        held = fitting(chosen.limits.of_connections, of_engines)
         server = make_server(front, chosen.host, chosen.port, chosen.tls.files, plain=chosen.plain, connections=held)
         server.beside = thrift_listeners(settings, front)
         yield server

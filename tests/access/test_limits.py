@@ -221,6 +221,7 @@ def test_connections_fit_the_files_that_the_process_may_open(monkeypatch: pytest
     assert fitting(ConnectionLimits()) == ConnectionLimits(100, 50)
     assert raised == [(FILES_BESIDE + 100, FILES_BESIDE + 100)]
     assert fitting(ConnectionLimits(80, 60)) == ConnectionLimits(80, 60)
+    assert fitting(ConnectionLimits(), beside=40) == ConnectionLimits(60, 30)
 
 
 def bearer(name: str) -> dict[str, Any]:

@@ -40,10 +40,13 @@ class Connections:
             del self._addresses[name]
 
 
-def fitting(limits: ConnectionLimits) -> ConnectionLimits:
-    """``limits`` as far as the process may have open files. Raises that number to what the system allows it."""
+def fitting(limits: ConnectionLimits, beside: int = 0) -> ConnectionLimits:
+    """``limits`` as far as the process may have open files. Raises that number to what the system allows it.
+
+    ``beside``: files that others of its listeners may open.
+    """
     most = raise_open_files()
-    room = max(1, most - FILES_BESIDE) if most != resource.RLIM_INFINITY else limits.all
+    room = max(1, most - FILES_BESIDE - beside) if most != resource.RLIM_INFINITY else limits.all
     every = min(limits.all, room)
     # Half of what is there, so that one address never takes all.
     return ConnectionLimits(
