@@ -53,3 +53,32 @@ def test_an_epoch_begins_with_no_table_described(monkeypatch: pytest.MonkeyPatch
     assert begun == ["history_lost"] * bool(why)
     assert set(schema.catalog.names) == (set() if why else {"s.t"})
     assert source._new_epoch_for == ""
+
+
+def test_an_epoch_begins_behind_all_that_its_topics_have_told_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is committed while the topics are looked at may be in them already: nobody would tell it, nor void it."""
+    connector = ConnectorOptions("pre", KafkaConnect("http://nowhere"), KafkaCluster("nowhere:1"))
+    settings = ConnectionSettings(product="PostgreSQL")
+    source = PostgresSource(SourceOptions(settings, "s/0"), connector, lambda: None)  # type: ignore[arg-type,return-value]
+    end = PostgresPlace(1, 16)
+
+    def beginning(found: dict[str, int]) -> dict[tuple[str, int], int]:
+        nonlocal end
+        end = PostgresPlace(1, 24)
+        return dict.fromkeys([(name, 0) for name in found], 8)
+
+    topics = SimpleNamespace(
+        transactions="pre.transaction",
+        existing=lambda: {"pre.s.t": 1, "pre.transaction": 1, "other": 1},
+        topic_of=lambda name: f"pre.{name}",
+        beginning=beginning,
+        close=lambda: None,
+    )
+    monkeypatch.setattr(sources, "ConnectorTopics", lambda *_: topics)
+    monkeypatch.setattr(sources, "read_state", lambda _: ServerState(7_000, end, end.lsn))
+    monkeypatch.setattr(sources, "slot_of", lambda *_: None)
+    monkeypatch.setattr(sources, "fetch_all", lambda *_: [("s", "t")])
+    monkeypatch.setattr(source, "_ask_connector", lambda *_: SimpleNamespace(fingerprint=5, slot="slot"))
+    nobody: Any = None
+    assert source._first_place(nobody) == ServerPosition(str(PostgresPlace(1, 24)), 7)
+    assert source._places == Places(5, {("pre.s.t", 0): 8, ("pre.transaction", 0): 8})
