@@ -189,3 +189,19 @@ def test_a_table_that_cannot_be_read_is_tried_again_after_a_while() -> None:
     publishing.take("s.t", 7)
     assert not publishing.images.unreadable
     assert len(publishing.published) == 2
+
+
+def test_a_table_of_a_fetch_is_to_be_fetched_until_its_image_is_published() -> None:
+    """A source that is killed between two batches goes on where the last one says: the rest would have no image."""
+    publishing, left = Publishing({"s.a": 7, "s.b": 8}), list[set[str]]()
+
+    def publish(changes: list[Change], opened: tuple[OpenTransaction, ...] = ()) -> None:  # noqa: ARG001
+        left.append({*publishing.progress.dirty})
+
+    publishing.images._publish = publish
+    publishing.progress.touch(["s.a", "s.b"])
+    names = {"s.a": 7, "s.b": 8}
+    tables = {name: TableObject(name, each, True, True, b"{}") for name, each in names.items()}
+    lists, none = dict.fromkeys(names, ServerList(0, (), ())), Transactions(0, frozenset(), frozenset())
+    publishing.images.take(Fetched((*names,), 9, 9, 9, lists, {**tables}, none), in_sweep=False)
+    assert left == [{"s.b"}, set()]

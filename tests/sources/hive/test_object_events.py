@@ -58,3 +58,13 @@ def test_a_compaction_or_a_reload_of_one_partition_leaves_the_others(kind: str, 
     )
     assert ObjectImage("partition", 7, ("a", "b/c"), "written") in changes
     assert not [each for each in changes if isinstance(each, ObjectSet)]
+
+
+def test_a_dropped_partition_counts_no_more_in_the_statistics_of_all_together() -> None:
+    """They would be answered from the cache as they were with its rows, until the table is analyzed again."""
+    event = Notification(1, 1, "DROP_PARTITION", "hive", "d", "t", {"partitions": [{"p": "a", "q": "b"}]})
+    assert ObjectEvents("hive", with_images=False).of_write(event, TABLE) == [
+        ObjectImage("partition", 7, ("a", "b"), "dropped"),
+        ObjectImage("partition_statistics", 7, ("a", "b"), "dropped"),
+        ObjectImage("aggregate_statistics", 7, (), "written"),
+    ]
