@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from stream.sources.mariadb.cascades import family as family_module
 from stream.sources.mariadb.cascades.children import Knowledge
 from stream.sources.mariadb.cascades.family import Family
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.wire.events import VALUE, VOID, DescribeTable, RowChange, SourceTransaction, VoidTable
+from stream.wire.events import NO_ROW, VALUE, VOID, DescribeTable, RowChange, SourceTransaction, VoidTable
 from stream.wire.keys import row_key
 from tests.sources.mariadb.test_family import C, P, delete_parent, known, row
 from tests.sources.mariadb.test_log_reading import XID as NAME
@@ -32,6 +33,12 @@ def deleted(name: str) -> list[bytes]:
     number = NAMES.index(name) + 1
     below = [table_map(NAMES.index("c") + 1, "c")] if name == "p" else []
     return [table_map(number, name), *below, MARIADB.rows(number, DELETES, [logged(1, b"x")])]
+
+
+def moved(name: str) -> list[bytes]:
+    """Row 1 of a table gets the key 2."""
+    number = NAMES.index(name) + 1
+    return [table_map(number, name), MARIADB.rows(number, MARIADB.kinds[1], [logged(1, b"x"), logged(2, b"x")])]
 
 
 def updated(name: str) -> list[bytes]:
@@ -210,3 +217,14 @@ def test_a_statement_that_changes_too_many_parents_voids_the_table_below(monkeyp
     assert relative is not None
     family.changed(relative, row(P, 2), None)
     assert delete_parent(family, 1) == {}
+
+
+@pytest.mark.parametrize("name", ["a", "c"])
+def test_a_row_that_gets_another_key_was_not_there_under_it(name: str) -> None:
+    """Also where the table has foreign keys: a change stream would tell the other row's values as those of before."""
+    log: Any = Log([gtid(5), *moved(name), XID], lambda: 0)
+    reader = BinlogReader(log, Schema(), MARIADB.start, family=Family(), keeps_before=True)
+    [told] = list(islice(reader.transactions(), 1))
+    assert told is not None
+    befores = {change.key: change.before for change in told.changes if isinstance(change, RowChange)}
+    assert befores == {row_key(f"d.{name}", [1]): b'{"id":1,"v":"x"}', row_key(f"d.{name}", [2]): NO_ROW}
