@@ -217,6 +217,44 @@ def test_a_stream_ends_soon_after_its_token_was_taken_away(
     assert (first["status"], rest, refusal["status"]) == (200, ends, 401)
 
 
+def test_a_stream_ends_soon_after_its_token_was_given_fewer_keyspaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would go on telling rows of those that were taken away. One that was given more goes on."""
+    monkeypatch.setattr("serving.http.guard.ACCESS_LOOK_S", 0.01)
+
+    async def story() -> None:
+        some, more = (
+            Grant("mine", frozenset({"read"}), of) for of in (frozenset({"shop"}), frozenset({"shop", "bank"}))
+        )
+        access = Access([Credential(some, digest_of(b"mine"))])
+        begun = asyncio.Event()
+
+        async def endless(_: Any, __: Any, send: Callable[[Message], Any]) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            begun.set()
+            await asyncio.Event().wait()
+
+        async def send(_: Message) -> None:
+            pass
+
+        async def nothing() -> Message:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        guard = Guard(endless, access=access, limits=RequestLimits(), metrics=FrontMetrics())
+        headers = [(b"authorization", b"Bearer mine")]
+        for grant, ends in ((more, False), (some, True)):
+            scope = {"type": "http", "path": "/v1/stream", "query_string": b"", "headers": headers}
+            begun.clear()
+            running = asyncio.ensure_future(guard(scope, nothing, send))
+            await begun.wait()
+            access.replace([Credential(grant, digest_of(b"mine"))])
+            done, _ = await asyncio.wait([running], timeout=5 if ends else 0.05)
+            assert bool(done) is ends
+            running.cancel()
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize(("token", "status"), [("all", 200), ("shop", 404)])
 def test_files_are_of_no_keyspace_so_who_sees_some_keyspaces_sees_none(tmp_path: Path, token: str, status: int) -> None:
     """A file may hold rows of any of them."""
