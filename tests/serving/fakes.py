@@ -120,7 +120,7 @@ class FakeOwner:
                 found.append(refused)
         return found
 
-    async def get_table(self, *_: object) -> OwnerTable:
+    async def get_table(self, *_: object, **__: object) -> OwnerTable:
         self._ask("get_table")
         return self.table
 

@@ -217,7 +217,7 @@ def test_an_owner_may_wait_for_as_long_as_the_reader(monkeypatch: pytest.MonkeyP
     waits: list[int] = []
 
     class Waiting(FakeOwner):
-        async def get_table(self, *given: object) -> OwnerTable:
+        async def get_table(self, *given: object, **_: object) -> OwnerTable:
             waits.append(int(str(given[-2])))
             return await super().get_table()
 
@@ -386,7 +386,7 @@ class BehindOwner(FakeOwner):
         super().__init__()
         self.is_servable = is_servable
 
-    async def get_table(self, *given: object) -> OwnerTable:
+    async def get_table(self, *given: object, **_: object) -> OwnerTable:
         found = owner_table(b'{"old":1}')
         found.table_id, found.write_ids = 7, "db.t:4:9223372036854775807::"
         found.served = self.is_servable and given[2] == found.write_ids
