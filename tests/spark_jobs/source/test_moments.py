@@ -61,6 +61,15 @@ def test_rows_now_may_begin_amid_a_batch_that_is_whole_by_now() -> None:
     assert base.ahead(found.cut) == ""
 
 
+@pytest.mark.parametrize(("whole", "cut"), [(False, (1, 10)), (True, (2, 5))])
+def test_rows_now_reach_to_markers_at_a_transactions_end_only(whole: bool, cut: tuple[int, int]) -> None:
+    """Amid a transaction nothing new is counted as reached, not even its epoch, whatever ordinal the marker has."""
+    found = Survey("shop.items", AsOf())
+    for number in range(2):
+        found.read(number, [marker(9), marker(4, epoch=2, whole=whole)])
+    assert found.cut == {SHARD: cut}
+
+
 def test_half_a_transaction_of_a_shard_that_is_over_is_in_nobodys_way() -> None:
     """Its successors publish it again, and it never gets a marker: no snapshot could be begun with any more."""
     succeeded = topology("shop/1", shard="shop/1", ordinal=0, ancestors={SHARD: 1})
