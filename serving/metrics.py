@@ -55,7 +55,10 @@ class FrontMetrics:
             registry=self.registry,
         )
         self.engine_connections = Gauge(
-            "freshet_serve_engine_connections", "Open connections of engines.", ["catalog"], registry=self.registry
+            "freshet_serve_engine_connections",
+            "Open connections of engines, each with one to the metastore.",
+            ["catalog"],
+            registry=self.registry,
         )
         self.streams = Gauge(
             "freshet_serve_streams",

@@ -96,9 +96,9 @@ def open_front(settings: Settings, tell: Callable[[Settings], None] = lambda _: 
         front = _front(settings, locations, access, Identity(secret, shown.files, shown.networks))
         of_engines = sum(2 * each.connections for each in chosen.thrift.values())  # one to the metastore for each
         held = fitting(chosen.limits.of_connections, of_engines)
-        server = make_server(front, chosen.host, chosen.port, chosen.tls.files, plain=chosen.plain, connections=held)
-        server.beside = thrift_listeners(settings, front)
-        yield server
+        beside = thrift_listeners(settings, front)
+        files, plain = chosen.tls.files, chosen.plain
+        yield make_server(front, chosen.host, chosen.port, files, plain=plain, connections=held, beside=beside)
 
 
 def thrift_listeners(settings: Settings, front: Front) -> list[ThriftListener]:

@@ -44,15 +44,18 @@ class FrontServer(uvicorn.Server):
         config: uvicorn.Config,
         before_shutdown: Callable[[], None] = lambda: None,
         listens: Callable[[str], None] = lambda _: None,
+        beside: Sequence[Listener] = (),
     ) -> None:
-        """``before_shutdown`` is called when it begins to stop, ``listens`` with its host:port once it listens."""
+        """``before_shutdown`` is called when it begins to stop, ``listens`` with its host:port once it listens.
+
+        ``beside``: what listens as long as it does.
+        """
         super().__init__(config)
         self.before_shutdown = before_shutdown
         self.listens = listens
         self.catches_signals = True
         """False: whoever runs it sets `should_exit`."""
-        self.beside: Sequence[Listener] = ()
-        """What listens as long as it does."""
+        self.beside = beside
 
     @property
     def address(self) -> tuple[str, int]:
@@ -127,8 +130,11 @@ def make_server(
     *,
     plain: bool = False,
     connections: ConnectionLimits | None = None,
+    beside: Sequence[Listener] = (),
 ) -> FrontServer:
     """A server that is not started yet. ``plain``: it may listen beyond loopback without TLS.
+
+    ``beside``: as of `FrontServer`.
 
     Raises `OpenListenRefused`, `PlainListenRefused`, `CertificateError`.
     """
@@ -155,4 +161,4 @@ def make_server(
     config.connections = Connections(connections or ConnectionLimits())
     streams = front.streams
     before_shutdown = streams.stopping.set if streams is not None else lambda: None
-    return FrontServer(config, before_shutdown, front.locations.listens_at)
+    return FrontServer(config, before_shutdown, front.locations.listens_at, beside)

@@ -14,7 +14,7 @@ from lab.simulation.engine import Outcome
 from lab.simulation.kernel.fronts import LOOPBACK
 from lab.simulation.warehouse import judging, thrift
 from lab.simulation.warehouse.changing import NAMES, VALUES
-from lab.simulation.warehouse.judging import MONOTONIC, STALE, Answer, Listed
+from lab.simulation.warehouse.judging import Answer, Listed
 from lab.simulation.warehouse.metastore import CATALOG, State, TableTruth, Values
 from lab.simulation.warehouse.parts import FRONT
 from lab.simulation.warehouse.serving import LATENCY_S, MetastoreServer, path_of
@@ -27,6 +27,8 @@ from serving.thrift.messages import Head, head_of
 from stream.sources.hive.objects import plain_struct
 from stream.sources.hive.structs import ThriftError, decode_struct
 
+ENGINES_GO_ON: Final = "engines are shown nothing older"
+"""Than their list counts, than their call if it brings no list and id, and than what they were shown before."""
 ENGINE_PORT: Final = 9_183
 BEHIND_PORT: Final = 9_283
 METASTORE: Final = "metastore"
@@ -194,10 +196,10 @@ class Engaging(Transacting):
         self.say(f"engine {engine.number}: {what} from the {place}, asked at state {asked} by {listed}")
         found = self.judge.first_of(answer, max(demanded, engine.shown), self.kernel.now, listed)
         if found is None:
-            rule = STALE if self.judge.first_of(answer, demanded, self.kernel.now, listed) is None else MONOTONIC
             now = self.warehouse.states[demanded].tables.get(name)
             self.complain(
-                rule, f"engine {engine.number} was shown {what} by the {place}, as of state {demanded} or later: {now}"
+                ENGINES_GO_ON,
+                f"engine {engine.number} was shown {what} by the {place}, as of state {demanded} or later: {now}",
             )
         engine.shown = max(engine.shown, found or 0)
 

@@ -13,7 +13,7 @@ from lab.simulation.installation.processes import KAFKA
 from lab.simulation.naive.judging import BY_THE_RULES
 from lab.simulation.warehouse.changing import FUNCTIONS, KINDS_OF_TABLE, NAMES, PART_WRITES, STRANGE, VALUES
 from lab.simulation.warehouse.details import ANALYZED, STALENESS_MS
-from lab.simulation.warehouse.engines import ENGINES, WAYS_OF_ENGINES, Engaging
+from lab.simulation.warehouse.engines import ENGINES, ENGINES_GO_ON, WAYS_OF_ENGINES, Engaging
 from lab.simulation.warehouse.judging import RULES as JUDGED
 from lab.simulation.warehouse.metastore import CATALOG, DATABASES
 from lab.simulation.warehouse.parts import CONSUMERS, FRONT, PROCESSES, SHAPE, SHARD, SOURCE, STATES
@@ -27,7 +27,7 @@ from serving.client.answers import Objects, Table
 from stream.kafka.topics import events_topic
 from stream.wire import events
 
-RULES: Final = (*JUDGED, RECOVERS, BY_THE_RULES, DURABLE)
+RULES: Final = (*JUDGED, ENGINES_GO_ON, RECOVERS, BY_THE_RULES, DURABLE)
 FAULTS: Final = (
     "rename",
     "two alters at once",
