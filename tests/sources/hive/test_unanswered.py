@@ -10,7 +10,12 @@ import pytest
 from stream.sources.hive.live import fetching
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
 from stream.sources.hive.messages import HiveMessageError, TableObject
-from stream.sources.hive.rpc.connection import MetastoreConnection, MetastoreTimeout, MetastoreUnreachable
+from stream.sources.hive.rpc.connection import (
+    MetastoreConnection,
+    MetastoreRefused,
+    MetastoreTimeout,
+    MetastoreUnreachable,
+)
 from stream.sources.hive.rpc.thrift import field, long, text
 from stream.sources.hive.structs import LIST, STRUCT, ListValue, Struct, ThriftError
 from stream.wire.events import ObjectImage
@@ -184,19 +189,32 @@ class Wide:
         self.asked: list[int] = []
         self.is_down = False
         """Whether it answers nothing else either."""
+        self.refuses = ""
+        """A table with which it refuses to tell several."""
 
     def call(self, name: str, arguments: Struct, **_: object) -> Any:
-        """The tables that are asked for, or the log's end."""
+        """The tables that are asked for, one of them, or the log's end."""
+        if name == "get_table_req":
+            asked = field(field(arguments, 1), 2)
+            if asked == "wide":
+                raise self.error
+            return {1: (STRUCT, self.shown(asked))}
         if name != "get_table_objects_by_name_req":
             if self.is_down:
                 raise MetastoreUnreachable("no metastore answers")
             return {1: long(5)}
         names = field(field(arguments, 1), 2)
         self.asked.append(len(names))
+        if self.refuses in names:
+            raise MetastoreRefused(name, 1, "MetaException")
         if "wide" in names:
             raise self.error
-        shown = [{1: text(each), 2: text("d"), 17: text("hive"), 25: long(7)} for each in names]
-        return {1: (LIST, ListValue(STRUCT, shown))}
+        return {1: (LIST, ListValue(STRUCT, [self.shown(each) for each in names]))}
+
+    @staticmethod
+    def shown(table: str) -> Struct:
+        """The table."""
+        return {1: text(table), 2: text("d"), 17: text("hive"), 25: long(7)}
 
 
 @pytest.mark.parametrize("error", [LATE, TOO_LARGE])
@@ -212,6 +230,20 @@ def test_a_table_that_is_never_told_keeps_no_other_from_being_read(error: Except
         "d.wide": HiveMessageError,
     }
     assert connection.asked == [8, 4, 4, 2, 2, 1, 1]
+    connection.is_down = True
+    with pytest.raises(MetastoreUnreachable):
+        metastore.tables(names)
+
+
+@pytest.mark.parametrize("error", [LATE, TOO_LARGE])
+def test_a_table_that_is_never_told_beside_one_that_is_refused_keeps_no_other_from_being_read(error: Exception) -> None:
+    """Each is asked for alone then, and that one is not told alone either."""
+    connection = Wide(error)
+    connection.refuses = "damaged"
+    metastore = Metastore(MetastoreSettings((("127.0.0.1", 1),)))
+    metastore._connection = cast("MetastoreConnection", connection)
+    names = ["d.damaged", "d.wide", "d.t"]
+    assert isinstance(metastore.tables(names)["d.wide"], HiveMessageError)
     connection.is_down = True
     with pytest.raises(MetastoreUnreachable):
         metastore.tables(names)

@@ -234,6 +234,9 @@ class Metastore(PrivilegeCalls):
             table = self.table(name)
         except (MetastoreRefused, HiveMessageError) as error:
             return {name: HiveMessageError(str(error))}
+        except (MetastoreTimeout, ThriftError) as error:
+            self.last_event()
+            return {name: HiveMessageError(str(error))}
         return {name: table} if table is not None else {}
 
     def transactions(self) -> Transactions:
