@@ -60,6 +60,7 @@ class _Restore:
     result: Future[bool]
     patience: Patience
     turn: _Turn
+    began_s: float
 
     def outcome(self) -> bool:
         """Whether there is a store. Raises what has prevented it."""
@@ -113,7 +114,7 @@ class BackgroundRestores:
         result: Future[bool] = Future()
         patience = Patience()
         turn = self._turns[self.places[keyspace]]
-        self._started[place] = _Restore(topic.topic_id, result, patience, turn)
+        self._started[place] = _Restore(topic.topic_id, result, patience, turn, time.monotonic())
         work = functools.partial(self._snapshots.restore, data_dir, keyspace, partition, topic, bounds, patience)
         # A daemon: a place that does not answer must not keep the process from ending.
         arguments = (turn, patience, result, work)
@@ -127,7 +128,7 @@ class BackgroundRestores:
             made = found.outcome()
         except PlaceAwayError as error:
             since, last = self._away.get(uri, (now, now))
-            since = since if now - last < SILENT_S else now  # else nobody has asked it in between
+            since = since if found.began_s - last < SILENT_S else now  # else nobody has asked it in between
             self._away[uri] = since, now
             if now - since < SILENT_S:
                 raise

@@ -382,6 +382,32 @@ def test_a_place_that_fails_for_long_is_given_up_by_all_that_wait_for_it(
     assert outcome(1, 4.1 * SILENT_S) == "away"
 
 
+def test_a_place_that_takes_longer_to_fail_than_it_is_waited_for_is_given_up_too(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails at the last file of a copy, say. The partition would be copied again for good, and never taken."""
+    now = [0.0]
+
+    def fails(_: Place, name: str) -> bool:
+        now[0] += 2 * SILENT_S
+        raise SnapshotError(f"{name} is away")
+
+    monkeypatch.setattr(Place, "has", fails)
+    monkeypatch.setattr(restoring, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    restores = BackgroundRestores(Snapshots({KEYSPACE: str(place)}))
+
+    def outcome() -> str:
+        with pytest.raises(StillRestoring):
+            restores.restore(tmp_path / "data", KEYSPACE, 0, TOPIC, (1, END))
+        until(lambda: not restores.is_running((KEYSPACE, 0)), "it has an outcome")
+        try:
+            return str(restores.restore(tmp_path / "data", KEYSPACE, 0, TOPIC, (1, END)))
+        except PlaceAwayError:
+            return "away"
+
+    assert [outcome(), outcome()] == ["away", "False"]
+
+
 def test_what_a_killed_copy_left_goes_also_if_no_snapshot_is_taken_then(tmp_path: Path) -> None:
     """The place is away at the next start, say, and the store is never made from a snapshot again."""
     fold(tmp_path / "data", 30).close()
