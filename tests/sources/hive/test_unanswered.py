@@ -266,3 +266,19 @@ def test_a_table_that_could_not_be_read_is_asked_for_alone(server: Stuck, source
     assert ("d.t",) in asked
     assert ("d.a",) in asked
     assert ("d.t", "d.a") not in asked
+
+
+def test_a_table_that_is_written_whenever_it_is_not_told_counts_as_refused(server: Stuck, source: Source) -> None:
+    """Else it would be asked for among others each time, by halves, for as long as it is written."""
+    source.complete()
+    tables, images = server.tables, source.following._images
+
+    def late(names: Sequence[str]) -> dict[str, Any]:
+        images.touched["d.a"] = source.following._log.at + 1
+        return tables(names) | dict.fromkeys({"d.a"}.intersection(names), HiveMessageError("not in time"))
+
+    server.tables = late  # type: ignore[method-assign]
+    source.following._progress.touch(["d.t", "d.a"])
+    assert source.following._fetch_dirty()
+    assert [*images.unreadable] == ["d.a"]
+    assert "d.a" not in source.following._progress.dirty

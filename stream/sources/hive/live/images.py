@@ -10,7 +10,7 @@ from stream.sources.hive.live.details import Details
 from stream.sources.hive.live.fetching import Fetched
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.live.partitions import Partitions
-from stream.sources.hive.messages import FLAVOR, TableObject
+from stream.sources.hive.messages import FLAVOR, HiveMessageError, TableObject
 from stream.sources.hive.progress import Progress
 from stream.sources.hive.recent_ids import RecentWriteIds
 from stream.sources.hive.refusals import Refusals
@@ -88,9 +88,13 @@ class Images:
         self._progress.touch(self.unreadable.due())
 
     def take(self, fetched: Fetched, *, in_sweep: bool) -> None:
-        """Read the log past the fetch, then publish each table that nothing touched meanwhile."""
+        """Read the log past the fetch, then publish each table that nothing touched meanwhile.
+
+        One that could not be read is void either way: it may take so long that something touches it each time.
+        """
         self._drain(fetched.hi)
         touched = [name for name in fetched.names if max(self.touched.get(name, 0), self.voided_at) > fetched.lo]
+        touched = [name for name in touched if not isinstance(fetched.tables.get(name), HiveMessageError)]
         again = self._set_since(fetched)
         self._progress.touch(again)
         settled = [name for name in fetched.names if name not in (*touched, *again)]
