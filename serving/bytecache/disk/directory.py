@@ -67,6 +67,9 @@ def lock_directory(place: Path) -> int | None:
     except BlockingIOError:
         os.close(lock)
         return None
+    except OSError as error:  # there are no locks, as on a network's file system
+        os.close(lock)
+        raise ByteCacheError("bytes_dir_denied", f"cannot lock {place}: {error.strerror}") from error
     return lock
 
 

@@ -276,3 +276,16 @@ def test_writers_that_get_too_few_threads_leave_none(place: Path, monkeypatch: p
         Joined(place, replace(OPTIONS, medium="ssd"))
     assert set(threading.enumerate()) <= running_before
     assert opened_in(place) == open_before
+
+
+def test_a_file_system_without_locks_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a network's without its lock service. No file is left open by those who try."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ByteCacheError, match=r"cannot lock .*: No locks available"):
+        lock_directory(tmp_path / "bytes")
+    assert len(os.listdir("/proc/self/fd")) == before
