@@ -39,6 +39,9 @@ class LoggedStatements:
         decode = bytes.decode if query.sql.isascii() else self._schema.charsets.decoder(charset)
         if decode is None:
             return Statement("all", reason=f"a statement in character set {charset or 'unknown'}")
+        if not query.sql.isascii() and not charset.startswith("utf8") and _is_utf8(query.sql):
+            # A server writes some of it itself, as CREATE OR REPLACE TABLE … SELECT, and that in UTF-8 for any client.
+            return Statement("all", reason=f"a statement in character set {charset}, or UTF-8")
         try:
             return classify(decode(query.sql), query.database)
         except UnicodeDecodeError:
@@ -151,3 +154,11 @@ class LoggedStatements:
         self._keys.look_again()
         self._maps.forget_tables()
         transaction.described.update(held)
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
