@@ -323,6 +323,15 @@ def test_a_table_that_is_there_is_not_made_again(dialect: Dialect, sql: str, voi
     assert void <= voided(found) <= {*void, "d.gone"}
 
 
+def test_a_table_that_an_unknown_statement_may_have_dropped_may_be_made_again() -> None:
+    """It would stay described as it was: rows of a table made anew are then taken for those of other columns."""
+    made = "CREATE TABLE IF NOT EXISTS d.a (id INT PRIMARY KEY)"
+    sqls = enumerate(("UNKNOWN", made, made), start=5)
+    log = [each for at, sql in sqls for each in (MYSQL.begin(at, flags=events.STANDALONE)[0], query(sql))]
+    found = with_schema(Schema(), MYSQL, log)
+    assert [voided(each) for each in found][:2] == [{EVERY_TABLE}, {"d.a"}]
+
+
 @pytest.mark.parametrize(
     ("typed", "is_lowered", "is_void"), [("D", True, True), ("D", False, False), ("e", True, False)]
 )

@@ -32,6 +32,8 @@ class LoggedStatements:
         self._keys = keys
         self._prepared: dict[Xid, frozenset[str]] = {}
         """XA transactions → the tables that their rows, which are not published, have changed."""
+        self._unsure: set[str] = set()
+        """Tables that a statement which was not understood may have dropped, or made anew."""
 
     def classified(self, query: events.Query) -> Statement:
         """What a statement does, by its text."""
@@ -64,6 +66,7 @@ class LoggedStatements:
         elif effect == "all":
             log.warning("everything is void", reason=statement.reason, gtid=transaction.gtid.bare)
             transaction.voids.setdefault(EVERY_TABLE, statement.reason)
+            self._unsure.update(self._schema.catalog.names)
             self._schema.reread_cascades()
 
     def _may_include(self, database: str) -> bool:
@@ -98,7 +101,8 @@ class LoggedStatements:
     def _is_there(self, name: tuple[str, str], transaction: OpenTransaction) -> bool:
         """Whether a table is known to be there already. MariaDB logs no CREATE of such a one, so it was made anew."""
         info = self._known(name)
-        return isinstance(transaction.gtid, MysqlGtid) and info is not None and bool(info.columns)
+        is_known = info is not None and bool(info.columns) and info.name not in self._unsure
+        return isinstance(transaction.gtid, MysqlGtid) and is_known
 
     def _known(self, name: tuple[str, str]) -> TableInfo | None:
         full_name = ".".join(name)
@@ -114,6 +118,7 @@ class LoggedStatements:
             return
         self._maps.forget_all()
         self._schema.after_ddl(names)
+        self._unsure.difference_update(".".join(name) for name in names)
         for database, table in names:
             transaction.voids.setdefault(f"{database}.{table}", statement.reason)
             transaction.described.add(f"{database}.{table}")
