@@ -57,13 +57,17 @@ _TOKEN = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 
-_TEXT = re.compile(r"'(?:[^'\\]|\\.|'')*(?:'|\Z)", re.DOTALL)
+_TEXT = re.compile(r"'(?:[^']|'')*(?:'|\Z)|\b0x[0-9a-f]+", re.DOTALL | re.IGNORECASE)
 SHOWN_CHARS = 200
 
 
 def shown(expression: str) -> str:
-    """An expression for people, with ``?`` for its texts: a key to decrypt by may be among them."""
-    return " ".join(_TEXT.sub("?", expression).split())[:SHOWN_CHARS]
+    """An expression for people, with ``?`` for its texts: a key to decrypt by may be among them.
+
+    What follows a backslash is left out: MySQL escapes what it shows once more, so a quote behind it may end a text.
+    """
+    begun, backslash, _ = expression.partition("\\")
+    return (" ".join(_TEXT.sub("?", begun).split()) + "..." * bool(backslash))[:SHOWN_CHARS]
 
 
 def dependence(data_type: str, expression: str, types: Mapping[str, str]) -> str:

@@ -99,12 +99,16 @@ benchmark(1,2)
 """.strip().splitlines()
 
 
-@pytest.mark.parametrize("text", ["'a key'", "'a ''key\\\\'", r"'a \'key'", "'a key", "_utf8mb4'a\nkey'"])
+@pytest.mark.parametrize(
+    "text",
+    ["'a key'", "'a ''key\\\\'", r"'a \'key'", "'a key", "_utf8mb4'a\nkey'", r"_utf8mb4'a\\'s key'", "0x6b6579,'key'"],
+)
 def test_no_text_of_an_expression_is_told(text: str) -> None:
     """The server shows it to who may see the table's definition, and a description is shown to all readers."""
     told = shown(f"aes_decrypt(`s`,  {text})")
     assert told.startswith("aes_decrypt(`s`, ")
     assert "key" not in told
+    assert "6b65" not in told
     assert len(shown(f"concat({'`s`,' * SHOWN_CHARS})")) == SHOWN_CHARS
 
 

@@ -164,6 +164,7 @@ def test_what_is_not_understood_voids_everything(sql: str) -> None:
             "FOR GRANT ALL ON a.* TO b IDENTIFIED BY ?",
         ),
         ("CREATE TABLE t (a INT(11)) CONNECTION='mysql://me:secret@h'", "CREATE TABLE t (a INT(11)) CONNECTION=?"),
+        ("ALTER TABLE t ADD a INT AS (f(s, 0x4711, 5))", "ALTER TABLE t ADD a INT AS (f(s, ?, 5))"),
         (f"INSERT INTO t VALUES ('{'secret' * 1000}')", "INSERT INTO t VALUES (?..."),
     ],
 )

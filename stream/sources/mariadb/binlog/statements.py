@@ -138,13 +138,15 @@ def _short(sql: str, *, has_numbers: bool = True) -> str:
     """How a statement begins, for people, with ``?`` for its values.
 
     A topic and logs are read by others than the server: a statement may concern a table that is not published, or name
-    a password. ``has_numbers``: numbers are shown. What follows a backslash is left out, since it may end a text.
+    a password. ``has_numbers``: numbers are shown, but none in hexadecimal. What follows a backslash is left out,
+    since it may end a text.
     """
     begun, backslash, _ = sql[:_BEGINNING_CHARS].partition("\\")
     parts = []
     for match in _TOKEN.finditer(begun):
         kind, text = match.lastgroup, match[0]
-        if kind in _VALUES or (kind == "word" and text[0].isdecimal() and not has_numbers):
+        is_value = kind in _VALUES or (kind == "word" and text[:2].lower() == "0x")
+        if is_value or (kind == "word" and text[0].isdecimal() and not has_numbers):
             text = "?"
         parts.append(" " if kind == "space" else text)
     text = " ".join("".join(parts).split())
