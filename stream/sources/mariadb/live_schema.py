@@ -91,13 +91,15 @@ class LiveSchema:
 
     def _read_tables(self, connection: Connection) -> tuple[Mapping[str, TableInfo], frozenset[str]]:
         """The included tables, and those that are left out because they are locked."""
+        found: Mapping[str, TableInfo]
         if self.waits_for_locks:
-            return read_tables(connection, self.charsets, self.include), frozenset()
-        found, locked = read_unlocked_tables(connection, self.charsets, self.include)
-        return (found, locked) if is_mysql(connection) else self._read_by_name(found, locked)
+            found, locked = read_tables(connection, self.charsets, self.include), frozenset[str]()
+        else:
+            found, locked = read_unlocked_tables(connection, self.charsets, self.include)
+        return (found, locked) if is_mysql(connection) else self._read_by_name(connection, found, locked)
 
     def _read_by_name(
-        self, listed: Mapping[str, TableInfo], locked: frozenset[str]
+        self, connection: Connection, listed: Mapping[str, TableInfo], locked: frozenset[str]
     ) -> tuple[Mapping[str, TableInfo], frozenset[str]]:
         """Read again, one by one, the tables that are not as they are described.
 
@@ -105,7 +107,7 @@ class LiveSchema:
         replaces, nor a word that one is missing. By its name a table is locked then.
         """
         found = dict(listed)
-        for name in self.catalog.differing(listed):
+        for name in self.catalog.differing(self.found(connection, listed)):
             database, _, table = name.partition(".")
             if name in listed:
                 database, table = listed[name].database, listed[name].table

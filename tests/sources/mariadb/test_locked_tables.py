@@ -135,6 +135,16 @@ def test_a_locked_table_is_what_the_topic_says_of_it(server: Server) -> None:
     assert (schema.settle(START), schema.catalog.is_settled) == ({}, True), "it is as it was"
 
 
+def test_a_table_that_is_in_no_list_is_not_gone_where_locks_are_waited_for(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a source of a connector does."""
+    said = [known("a"), known("x")]
+    monkeypatch.setattr(LiveSchema, "waits_for_locks", True)
+    server.moved = {"x"}
+    assert "d.x" in loaded(said=said).live
+
+
 @pytest.mark.parametrize("is_locked", [False, True])
 def test_a_table_that_is_in_no_list_is_not_gone(server: Server, *, is_locked: bool) -> None:
     """At an ALTER's end its file has another name for a moment. It would stay gone if that ALTER changes no image."""
