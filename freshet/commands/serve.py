@@ -120,7 +120,7 @@ def thrift_listeners(settings: Settings, front: Front) -> list[ThriftListener]:
                 f"serve.thrift.{name}: the metastore asks who its clients are, which this front can't",
                 hint="engines have to ask that metastore themselves",
             )
-        check_thrift(chosen.host, chosen.tls.files, plain=chosen.plain)
+        check_thrift(name, chosen.host, chosen.tls.files, plain=chosen.plain)
         access = access_of(source)
         listens = ListenerSettings(
             chosen.host,

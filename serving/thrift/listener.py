@@ -199,12 +199,15 @@ class ThriftListener:
         raise last
 
 
-def check_thrift(host: str, files: Certificates, *, plain: bool) -> None:
-    """Raises `PlainListenRefused`. A metastore asks nobody for a token, and no more does this."""
+def check_thrift(name: str, host: str, files: Certificates, *, plain: bool) -> None:
+    """Raises `PlainListenRefused`. A metastore asks nobody for a token, and no more does this.
+
+    ``name``: of the keyspace.
+    """
     check_listener(
         host,
         what="the Thrift front",
-        section="serve.thrift",
+        section=f"serve.thrift.{name}",
         setting="",
         has_access=True,
         is_encrypted=plain or bool(files.certificate),

@@ -12,7 +12,9 @@ import pytest
 from serving.http.front import Front
 from serving.metrics import FrontMetrics
 from serving.reads.spaces import TableSpace
-from serving.thrift.listener import ListenerSettings, ThriftListener, ThriftListenError
+from serving.thrift.listener import ListenerSettings, ThriftListener, ThriftListenError, check_thrift
+from stream.access.certificates import Certificates
+from stream.access.listening import PlainListenRefused
 from stream.wire.keys import Layout
 from tests.serving.thrift.test_settings_of_metastores import Source
 
@@ -29,3 +31,11 @@ def test_a_port_that_is_taken_is_told_with_the_setting_that_chose_it() -> None:
             asyncio.run(listener.start())
     assert failed.value.code == "cannot_listen"
     assert "[serve.thrift.hive]" in failed.value.hint
+
+
+def test_a_plain_listener_beyond_this_machine_is_refused_with_its_own_setting() -> None:
+    """There may be several of them."""
+    with pytest.raises(PlainListenRefused) as refused:
+        check_thrift("sales", "0.0.0.0", Certificates(), plain=False)
+    assert "serve.thrift.sales.plain" in (refused.value.hint or "")
+    check_thrift("sales", "0.0.0.0", Certificates(), plain=True)
