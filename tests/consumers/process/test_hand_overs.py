@@ -236,7 +236,7 @@ def test_a_store_that_was_made_from_a_snapshot_is_made_again_if_it_is_lost(group
     made: Future[bool] = Future()
     made.set_result(True)
     restores = group.assignment._restores
-    restores._started[KEYSPACE, 0] = _Restore(group.partition.topic.topic_id, made, Patience(), _Turn())
+    restores._started[KEYSPACE, 0] = _Restore(group.partition.topic.topic_id, made, Patience(), _Turn(), 0.0)
     group.assignment.release([group.partition])
     group.give()
     assert restores._started == {}
