@@ -153,7 +153,7 @@ class Session:
         running: dict[int, tuple[Running, Path]] = {}
         for at, part in enumerate(each for each in parts if each):
             made = self._options.folder / f"executed.{at}.json"
-            trial = forked(partial(self._measure, part, items, made))
+            trial = forked(partial(self._measure, part, items, made), limited=False)
             running[trial.pid] = trial, made
         while running:
             pid, status = os.wait()

@@ -25,7 +25,7 @@ HISTORIES: Final = {"rows": 1_500, "catalog": 1_500, "processes": 200}
 HISTORIES_OF_OTHERS: Final = 60
 SEED: Final = 1
 MEMORY_MB: Final = 2_048
-"""Memory that a trial may map in addition to the process's at its start."""
+"""Memory that a trial may map in addition to the process's at its start. What measures all tests has no limit."""
 PATIENCE_S: Final = 20.0
 PATIENCE_FACTOR: Final = 20.0
 """A test or world may take this many times what it took when measured, and `PATIENCE_S`; else the mutant is caught."""
@@ -98,8 +98,8 @@ class Running:
         return TIMEOUT if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM else DIED
 
 
-def forked(work: Callable[[], str]) -> Running:
-    """Does ``work`` in a forked process of its own group, silently, with a memory limit."""
+def forked(work: Callable[[], str], *, limited: bool = True) -> Running:
+    """Does ``work`` in a forked process of its own group, silently. ``limited``: with `MEMORY_MB` more at most."""
     folder = tempfile.mkdtemp(prefix="freshet-mutation-")
     ours, theirs = os.pipe()
     sys.stdout.flush()
@@ -110,6 +110,8 @@ def forked(work: Callable[[], str]) -> Running:
         return Running(pid, ours, folder)
     try:
         _settle(folder, ours)
+        if limited:
+            _limit_memory()
         os.write(theirs, work().encode())
     except BaseException as error:  # noqa: BLE001 - the parent hears of it, and nothing of this process may go on
         os.write(theirs, f"{DIED}: {type(error).__name__}".encode())
@@ -125,7 +127,10 @@ def _settle(folder: str, pipe: int) -> None:
         os.dup2(silence, stream)
     os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ["TMPDIR"] = folder
     tempfile.tempdir = folder
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def _limit_memory() -> None:
     mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()  # noqa: SIM115
     limit = mapped + MEMORY_MB * 1_048_576
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)

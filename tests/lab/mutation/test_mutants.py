@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import time
 from collections import Counter
@@ -23,10 +24,10 @@ from tokens import integers
 INTEGERS = "tokens/integers.py"
 
 
-def verdict(work: object) -> str:
+def verdict(work: object, *, limited: bool = True) -> str:
     """What comes of a function in a forked process."""
     assert callable(work)
-    running = forked(work)
+    running = forked(work, limited=limited)
     _, status = os.waitpid(running.pid, 0)
     return running.ended(status)
 
@@ -150,3 +151,14 @@ def test_functions_that_a_consumer_has_frozen_are_found() -> None:
         assert any(function is integers.parse_unsigned for found in live_functions().values() for function in found)
     finally:
         gc.unfreeze()
+
+
+def test_only_trials_have_a_memory_limit() -> None:
+    """The process that runs all tests to measure them maps more and more: a limit ended it after half an hour."""
+
+    def limit() -> str:
+        return str(resource.getrlimit(resource.RLIMIT_AS)[0])
+
+    before = limit()
+    assert verdict(limit) != before
+    assert verdict(limit, limited=False) == before
