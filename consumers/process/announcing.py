@@ -29,6 +29,7 @@ import structlog
 
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import Standing
+from consumers.store.errors import StoreError
 from stream.kafka import locations
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.locations import Announcement, LocationsReader, Role, supersedes
@@ -89,10 +90,11 @@ class Announcer:
         follower: bool = False,
         zone: str = "",
         front: str = "",
+        rename: Callable[[], None] = lambda: None,
     ) -> None:
         """``address``: host:port at which others reach the owner protocol. ``group``, ``zone``: as in the settings.
 
-        ``instance``: the process's name, as it is now.
+        ``instance``: the process's name, as it is now. ``rename``: gives it another one; raises `StoreError`.
 
         ``front``: URL of the read API in this process.
 
@@ -101,7 +103,7 @@ class Announcer:
         """
         self._kafka = kafka
         self._address = address
-        self._instance = instance
+        self._instance, self._rename = instance, rename
         self._waits = standby or follower
         self._follower = follower
         self._zone = zone
@@ -218,6 +220,8 @@ class Announcer:
             self._again_at = now + AGAIN_S
         for place, partition in self._owned.items():
             known = reader.standing(partition.keyspace, partition.number)
+            if self._is_of_namesake(known) and not self._take_another_name():
+                continue
             if partition.leaving:
                 self._leaving_since.setdefault(place, now)
             else:
@@ -245,6 +249,25 @@ class Announcer:
                 swap = self._swaps.get(place, 0) if role == "owner" else 0
                 self._unsent[place] = self._announcement(partition, generation, swap, role)
         self._due.clear()
+
+    def _is_of_namesake(self, known: Announcement | None) -> bool:
+        """Whether what stands is of another group's process that has this one's name: a data directory is a copy.
+
+        Who follows or stands by has no owner of its own, so it needs no look at the address: a copy has the port, too.
+        """
+        if known is None or known.instance != self._instance() or known.group in ("", self._group):
+            return False
+        return self._waits or known.address != self._address
+
+    def _take_another_name(self) -> bool:
+        """Whether it could. What was said by the name of before is said anew."""
+        try:
+            self._rename()
+        except StoreError as error:
+            log.warning("no other name can be taken, trying again", code=error.code, reason=str(error))
+            return False
+        self._sent.clear()
+        return True
 
     def _unsettled_until(self, reader: LocationsReader, partition: Partition, known: Announcement | None) -> float:
         """When the last thing happened here that may have been the loss of the partition: it was taken, this process

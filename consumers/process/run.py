@@ -172,6 +172,7 @@ class ConsumerProcess:
             follower=self.owner.follower,
             zone=self.owner.zone,
             front=self.owner.front,
+            rename=ownership.rename,
         )
         self.server.stands = announcer.standing
         kafka_output = KafkaOutput(self.settings.kafka, announcer)
