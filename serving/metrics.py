@@ -107,7 +107,7 @@ class FrontMetrics:
         )
         self.away = Gauge(
             "freshet_serve_partitions_away",
-            "Partitions for which no owner or follower answered when they were looked at last.",
+            "Partitions without an owner that answered when they were looked at last. Followers may answer for them.",
             ["keyspace"],
             registry=self.registry,
         )
