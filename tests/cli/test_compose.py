@@ -120,6 +120,8 @@ def test_prometheus_scrapes_what_listens() -> None:
         f"source:{SERVICES['source']['environment']['FRESHET_SOURCE__METRICS_PORT']}",
         f"consumer:{SERVICES['consumer']['environment']['FRESHET_CONSUMER__METRICS_PORT']}",
         f"api:{SERVICES['api']['environment']['FRESHET_SERVE__PORT']}",
+        *(f"{name}:{SERVICES[name]['environment']['FRESHET_CONSUMER__METRICS_PORT']}" for name in NODES),
+        *(f"{name}:{SERVICES[name]['environment']['FRESHET_SERVE__PORT']}" for name in NODES),
     }
     assert asked == listening
     tokens = {job["authorization"]["credentials_file"] for job in settings["scrape_configs"]}
@@ -179,20 +181,21 @@ def test_three_nodes_start_share_the_partitions_and_each_answers_for_all(
     tmp_path: Path, kafka: KafkaCluster, mariadb: MariaDBAddress, database: str
 ) -> None:
     """Those of the profile ``nodes``, each with its own environment: all rows are read at each of them."""
-    secrets, source_port, *ports = tmp_path / "secrets", *ports_of_all_addresses(1 + 2 * len(NODES))
+    secrets, source_port, *ports = tmp_path / "secrets", *ports_of_all_addresses(1 + 3 * len(NODES))
     secrets.mkdir()
     more = settings_here(tmp_path, mariadb, database)
     shared = {"/run/freshet": str(secrets), "kafka:9092": kafka.bootstrap}
     source = Containers(tmp_path, shared | {"9481": str(source_port)}, more)
     source.run_once("secrets")
     urls, owners, containers = dict[str, str](), dict[str, str](), dict[str, Containers]()
-    for name, front, owner in zip(NODES, ports[::2], ports[1::2], strict=True):
+    for name, front, owner, metrics in zip(NODES, ports[::3], ports[1::3], ports[2::3], strict=True):
         urls[name], owners[name] = f"http://127.0.0.1:{front}", f"127.0.0.1:{owner}"
         places = {
             f"http://{name}:8480": urls[name],
             f"{name}:8481": owners[name],
             "8480": str(front),
             "8481": str(owner),
+            "9482": str(metrics),
         }
         containers[name] = Containers(tmp_path, shared | places, more | {"FRESHET_DATA_DIR": str(tmp_path / name)})
     with mariadb.connect(database=database, autocommit=True) as connection, connection.cursor() as cursor:
@@ -211,6 +214,11 @@ def test_three_nodes_start_share_the_partitions_and_each_answers_for_all(
             assert time.monotonic() < deadline, reader.owners("shop")
             time.sleep(0.1)
         assert {each.front for each in reader.owners("shop").values()} == set(urls.values())
+        for port in ports[2::3]:
+            asked = urllib.request.Request(f"http://127.0.0.1:{port}/metrics")
+            asked.add_header("Authorization", f"Bearer {(secrets / 'owner').read_text().strip()}")
+            with urllib.request.urlopen(asked) as answer:
+                assert b"freshet_consumer_ready{" in answer.read()
         for url in urls.values():
             with FreshetClient(url, (secrets / "api").read_text().strip()) as client:
                 session = client.session()
