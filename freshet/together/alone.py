@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from consumers.store.errors import StoreError
 from tokens.errors import FreshetError
 
 LOCK_NAME: Final = "up.lock"
@@ -21,7 +22,9 @@ class AlreadyUp(FreshetError):
 
 @contextmanager
 def alone(data_dir: Path) -> Iterator[None]:
-    """Holds ``data_dir``, made if new, for this process. Raises `AlreadyUp` if another one holds it.
+    """Holds ``data_dir``, made if new, for this process.
+
+    Raises `AlreadyUp` if another one holds it, `StoreError` ``store_denied`` where there are no locks, ``OSError``.
 
     The kernel releases it when the process ends, in whatever way; processes that it starts don't hold it.
     """
@@ -34,4 +37,10 @@ def alone(data_dir: Path) -> Iterator[None]:
                 f"another `freshet up` runs with the stores in {data_dir}",
                 hint="use that one, or end it with Ctrl-C; another set of stores needs another data_dir",
             ) from None
+        except OSError as error:  # as on a network's file system without its lock service
+            raise StoreError(
+                f"{data_dir}: the file system does not lock this directory: {error.strerror}",
+                hint="set data_dir to a directory on a disk of this machine",
+                code="store_denied",
+            ) from error
         yield

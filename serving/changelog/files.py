@@ -120,6 +120,13 @@ class LogFiles:
                 hint="run one for a keyspace and a directory",
                 code="log_taken",
             ) from error
+        except OSError as error:  # as on a network's file system without its lock service
+            os.close(self._lock)
+            raise ChangeLogError(
+                f"{directory}: the file system does not lock the log of {heading.keyspace}: {error.strerror}",
+                hint="name a directory on a disk of this machine",
+                code="log_failed",
+            ) from error
         try:
             self._recover()
         except BaseException:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +17,7 @@ from urllib.error import HTTPError, URLError
 
 import pytest
 
+from consumers.store.errors import StoreError
 from freshet import cli
 from freshet.commands.up import _local_servers
 from freshet.together import running, watching
@@ -271,3 +274,15 @@ def test_a_directory_is_held_by_one_at_a_time_and_nobody_waits_for_it(
                 alone(tmp_path / "stores").__enter__()
             with alone(tmp_path / "others"):
                 pass
+
+
+def test_a_file_system_without_locks_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was `error[system]: No locks available`, without a place, and asked for space."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("freshet.together.alone.fcntl.flock", refuse)
+    with pytest.raises(StoreError, match=rf"{tmp_path}: .* does not lock .*: No locks available") as refused:
+        alone(tmp_path).__enter__()
+    assert refused.value.code == "store_denied"

@@ -138,6 +138,20 @@ def test_a_log_goes_on_with_the_same_tables_only(tmp_path: Path) -> None:
         LogFiles(tmp_path, HEADING)
 
 
+def test_a_file_system_without_locks_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a network's without its lock service. No file is left open by those who try."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ChangeLogError, match="does not lock the log of shop: No locks available") as refused:
+        LogFiles(tmp_path, HEADING)
+    assert refused.value.code == "log_failed"
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_logs_whose_names_begin_alike_share_a_directory(tmp_path: Path) -> None:
     """``shop`` takes no file of ``shop-eu`` for its own: neither to go on in, nor to remove."""
     other = Heading("shop-eu", [])
