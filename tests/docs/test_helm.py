@@ -97,6 +97,15 @@ def test_it_is_probed_where_it_listens(workload: dict[str, Any]) -> None:
     assert ports == {int(value) for value in given if value}
 
 
+def test_a_source_that_listens_nowhere_is_not_probed() -> None:
+    """Kubernetes would kill it each minute: the probe asked each source, and `freshet source workload` has no port."""
+    text = (CHART / "templates" / "sources.yaml").read_text(encoding="utf-8")
+    [asked] = re.findall(r'\{- if ne \(index \.command 1\) "workload" \}\}\n(.*?)\{\{- end \}\}\n', text, re.DOTALL)
+    assert "livenessProbe:" in asked
+    assert "containerPort:" in asked
+    assert "9481" not in text.replace(asked, "")
+
+
 @pytest.mark.parametrize("workload", WORKLOADS, ids=name_of)
 def test_it_has_no_more_rights_than_it_needs(workload: dict[str, Any]) -> None:
     """Not root, nothing to gain, and it writes only where a volume is."""
