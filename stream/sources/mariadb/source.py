@@ -326,6 +326,8 @@ class MariaDBSource:
 
     def _read(self, publisher: PublisherLike, schema: LiveSchema, progress: Progress) -> None:
         self._check(publisher, schema, progress)
+        if self._stopping.is_set():  # it may have ended without a verdict
+            return
         if self._backfill is not None:
             self._backfill.reconnect()
         schema.load()
@@ -334,7 +336,7 @@ class MariaDBSource:
         self._warn_of(schema)
         self.status.epoch, self.status.timestamp = progress.epoch, progress.timestamp
         reader, watch = self._open_log(schema, progress.position)
-        self._reader = reader
+        self._reads(reader)
         try:
             if self._stopping.is_set():
                 return
@@ -486,7 +488,14 @@ class MariaDBSource:
         except NotResumable:
             return  # it is purged
         options = self._options
-        check_same(options.settings, options.server_id, progress.cursor, progress.position, progress.checksum)
+        last = progress.cursor, progress.position, progress.checksum
+        check_same(options.settings, options.server_id, *last, opened=self._reads)
+
+    def _reads(self, reader: Log) -> None:
+        """From here on `stop` ends what ``reader`` waits for."""
+        self._reader = reader
+        if self._stopping.is_set():
+            reader.stop()
 
     def _lose_history(self, lost: SourceHistoryLost) -> None:
         log.warning("history lost", shard=self._options.shard, reason=str(lost))

@@ -65,7 +65,7 @@ class Servers:
             raise MariaDBUnreachable(f"{settings.host} is down")
         return Connected(settings.host, self.by_host[settings.host])
 
-    def check_same(self, settings: ConnectionSettings, _: int, __: str, ___: str, checksum: int) -> None:
+    def check_same(self, settings: ConnectionSettings, _: int, __: str, ___: str, checksum: int, **____: Any) -> None:
         """Whether the last transaction is still the one that was published."""
         if checksum in self.connect(settings).server.reused:
             raise SourceHistoryLost(f"{checksum} is another one now")

@@ -228,7 +228,7 @@ def test_the_last_transaction_is_compared_where_the_server_has_it(
             raise raised("no", hint="")
 
     monkeypatch.setattr(source, "check_resumable", check_resumable)
-    monkeypatch.setattr(source, "check_same", lambda *arguments: asked.append(arguments[1:]))
+    monkeypatch.setattr(source, "check_same", lambda *arguments, **_: asked.append(arguments[1:]))
     _source()._check_last(None, resumed(9, **last))
     assert asked == ([(4380, "MariaDB/0-1-4", PLACE, 77)] if compared else [])
 
@@ -237,7 +237,7 @@ def test_a_last_transaction_that_is_another_one_is_a_lost_history(monkeypatch: p
     """Whether the server lost the place before it, or has other changes under its GTID: the epoch is over."""
     lost = SourceHistoryLost("another transaction", hint="")
 
-    def loses(*_: Any) -> None:
+    def loses(*_: Any, **__: Any) -> None:
         raise lost
 
     mine = _source()
@@ -246,7 +246,7 @@ def test_a_last_transaction_that_is_another_one_is_a_lost_history(monkeypatch: p
     with pytest.raises(SourceHistoryLost):
         mine._check_last(None, resumed(9, **LAST))
     monkeypatch.setattr(source, "check_resumable", loses)
-    monkeypatch.setattr(source, "check_same", lambda *_: None)
+    monkeypatch.setattr(source, "check_same", lambda *_, **__: None)
     with pytest.raises(SourceHistoryLost):
         mine._check_last(None, resumed(9, **LAST))
 

@@ -235,3 +235,24 @@ def test_a_question_about_tables_is_asked_once_more_with_a_new_session(monkeypat
     monkeypatch.setattr(live_schema, "connect", connect)
     assert LiveSchema(NOWHERE, TableFilter())._retried(ask) == "answered"
     assert told == [1, -1, 2]
+
+
+def test_a_source_that_is_stopped_ends_the_look_at_what_was_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads the last transaction again, which may be a large one; what follows would be done without a verdict."""
+    steps = Steps(monkeypatch, [])
+    is_stopped: list[bool] = []
+
+    def check_same(*_: object, opened: Callable[[Any], object]) -> None:
+        opened(SimpleNamespace(stop=lambda: is_stopped.append(True)))
+        steps.source.stop()
+
+    monkeypatch.setattr(source, "check_same", check_same)
+    monkeypatch.setattr(source, "check_resumable", lambda *_: None)
+    point = ResumePoint("s/0", 1, 9, at(5), 1, at(5), cursor=at(4), checksum=3)
+    connection: Any = None
+    monkeypatch.setattr(steps.source, "_check", lambda *_: steps.source._check_last(connection, Progress(point)))
+    monkeypatch.setattr(steps.source, "_describe", lambda *_: steps.told.append("described"))
+    monkeypatch.setattr(steps.source, "_open_log", lambda *_: pytest.fail("it is stopped"))
+    assert (steps.read(point), is_stopped) == ([], [True])
+    check_same(opened=steps.source._reads)
+    assert len(is_stopped) == 3, "at once, and by the next stop"

@@ -5,6 +5,8 @@ A server that lost its last commits in a crash, or was restored, may use their G
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.connection import ConnectionSettings, SourceHistoryLost
@@ -19,10 +21,18 @@ _HEARTBEATS_MAX = 8
 """In a row from the same place, where the server waits. While MySQL passes over what the position has, they move on."""
 
 
-def check_same(settings: ConnectionSettings, server_id: int, cursor: str, position: str, checksum: int) -> None:
+def check_same(
+    settings: ConnectionSettings,
+    server_id: int,
+    cursor: str,
+    position: str,
+    checksum: int,
+    opened: Callable[[BinlogReader], object] = lambda _: None,
+) -> None:
     """Read the transaction between ``cursor`` and ``position`` again and compare its ``checksum``.
 
-    Raises `SourceHistoryLost` if it differs, `MariaDBError`.
+    ``opened`` is given the reader: once somebody has stopped that, this ends, and says nothing. Raises
+    `SourceHistoryLost` if it differs, `MariaDBError`.
     """
     before, after = GtidPosition.parse(cursor), GtidPosition.parse(position)
     wanted = {after.flavor + gtid for gtid in after.transactions_since(before)}
@@ -31,6 +41,7 @@ def check_same(settings: ConnectionSettings, server_id: int, cursor: str, positi
     dump = BinlogDump(settings, before.bare, server_id)
     reader = BinlogReader(dump, LiveSchema(settings, TableFilter(exclude=("*",))), cursor)
     try:
+        opened(reader)
         others = heartbeats = 0
         place = reader.last_heartbeat
         for transaction in reader.transactions():
