@@ -25,7 +25,7 @@ from serving.http.limits import ANSWER_BYTES, QUERY_FIELDS_MAX, SOURCE_COST
 from serving.http.responses import Response, send_response, unless_held
 from serving.http.status.login import check_form
 from serving.http.streaming.sending import Streaming
-from stream.access.grants import ADMIN, FILL, NOBODY, READ, Grant
+from stream.access.grants import ADMIN, FILL, METRICS, NOBODY, READ, Grant
 
 P = TypeVar("P")
 B = TypeVar("B")
@@ -178,7 +178,8 @@ class Resource(BaseRoute):
         route.admit(caller)
         if route.is_form:
             check_form(caller, header_of(scope, b"sec-fetch-site"))
-        front = self._front if route.role is None else self._front.seen_by(caller)
+        is_of_all = route.role in (None, METRICS)  # whoever may see metrics sees those of all keyspaces together
+        front = self._front if is_of_all else self._front.seen_by(caller)
         response = await route.run(front, scope["path_params"], scope, receive)
         if METER in scope:
             asked = 0 if isinstance(response, Streaming) else response.from_source * (SOURCE_COST - 1)

@@ -16,7 +16,7 @@ from serving.http.lists import _names
 from serving.http.routes import ROUTES
 from serving.locations.refreshing import Locations
 from serving.reads.spaces import RowSpace, TableSpace
-from stream.access.grants import Access
+from stream.access.grants import METRICS, Access, Credential, Grant, digest_of
 from stream.wire.keys import Layout
 from tests.serving.asking import ask_app
 from tokens import Vector
@@ -220,6 +220,14 @@ def test_no_series_says_only_when_a_counter_began() -> None:
     text = ask("GET", "/metrics").text
     assert "freshet_serve_request_seconds_count" in text
     assert "_created" not in text
+
+
+def test_metrics_are_of_all_keyspaces_whoever_asks() -> None:
+    """A token of one keyspace, whose owner had caught up, had the front told as ready, and another one had no owner."""
+    of_one = Credential(Grant("watch", frozenset({METRICS}), frozenset({"bank"})), digest_of(b"secret"))
+    front = make_front([RowSpace("shop", Layout(4), "shop")], Locations(), access=Access([of_one]))
+    answer = ask_app(make_app(front), "GET", "/metrics", headers={"authorization": "Bearer secret"})
+    assert "freshet_serve_ready 0.0" in answer.text
 
 
 GUARDED = [(route.method, route.template) for route in ROUTES if route.path not in ("/healthz", "/readyz")]
