@@ -13,11 +13,12 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing import connection, get_context, resource_tracker
 from threading import Thread
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.error import HTTPError
 
 import structlog
@@ -32,6 +33,8 @@ from consumers.process.run import CHECKPOINTS_NAME, OwnerSettings, announced_hos
 from stream.access.direct import direct
 from stream.monitoring import serve_monitoring
 from tokens.errors import FreshetError
+
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -257,8 +260,7 @@ class WorkersCollector:
         """All families of all workers, as of now."""
         families: dict[str, Metric] = {}
         alive = Metric("freshet_consumer_worker_up", "1 while the worker's process answers.", "gauge")
-        for worker in self._workers:
-            found = _scrape(worker)
+        for worker, found in zip(self._workers, self._asked(_scrape), strict=True):
             number = {"worker": str(worker.number)}
             alive.add_sample(alive.name, number, int(found is not None))
             for family in found or ():
@@ -269,11 +271,15 @@ class WorkersCollector:
         yield alive
         yield from families.values()
 
+    def _asked(self, ask: Callable[[Worker], T]) -> list[T]:
+        """All of them at a time: a few that hang must not take longer than whoever scrapes waits."""
+        with ThreadPoolExecutor(len(self._workers)) as threads:
+            return list(threads.map(ask, self._workers))
+
     def not_ready(self) -> str:
         """Why the workers are not ready; empty if all answer, and all that have or await something are ready."""
         told = set()
-        for worker in self._workers:
-            why = _not_ready(worker)
+        for worker, why in zip(self._workers, self._asked(_not_ready), strict=True):
             if why is None:
                 return f"worker {worker.number} does not answer"
             if why not in ("", NO_PARTITIONS):  # there may be more workers than partitions

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,7 @@ from consumers.workers import BACKOFF_S, SETTLED_S, Worker, WorkersCollector
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import Topic
 from stream.monitoring import serve_monitoring
+from tests.patience import PATIENCE_S
 from tokens.errors import FreshetError
 
 
@@ -121,3 +123,18 @@ def test_workers_are_ready_if_each_is_that_has_or_awaits_something(tmp_path: Pat
         assert not_ready(ready, {"ready": [True, False]}) == "worker 1: partitions that have not caught up: 1"
         assert not_ready(ready, {"unopened": 2}) == "worker 1: partitions whose stores are not open yet: 2"
         assert not_ready(ready | {"awaited": 1}, {}) == ("worker 0: keyspaces without a topic or an assignment yet: 1")
+
+
+def test_workers_that_hang_are_asked_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other they took longer than Prometheus waits: nothing was told, not even who answers."""
+    made = [worker_of(tmp_path) for _ in range(4)]
+    all_are_asked = Barrier(len(made))
+
+    def hang(_: Worker) -> None:
+        all_are_asked.wait(PATIENCE_S)
+
+    monkeypatch.setattr(workers, "_scrape", hang)
+    monkeypatch.setattr(workers, "_not_ready", hang)
+    [up] = WorkersCollector(made).collect()
+    assert [each.value for each in up.samples] == [0] * len(made)
+    assert WorkersCollector(made).not_ready() == "worker 0 does not answer"
