@@ -34,11 +34,15 @@ class TableCall(NamedTuple):
 
 
 class PartitionsCall(NamedTuple):
-    """Partitions by their names. ``processor``: the capabilities of who asks. ``in_struct``: the list is in one."""
+    """Partitions by their names. ``processor``: the capabilities of who asks.
+
+    ``with_privileges``, ``in_struct``: as in `ListCall`.
+    """
 
     of: OfTable
     names: tuple[str, ...]
     processor: tuple[str, ...] = ()
+    with_privileges: bool = False
     in_struct: bool = False
 
 
@@ -151,12 +155,15 @@ def _fetch_partition_names_req(arguments: Struct, catalog: str) -> Asked | None:
 
 def _get_partitions_ps_with_auth_req(arguments: Struct, catalog: str) -> Asked | None:
     request: Struct = field(arguments, 1)
-    # 10: without columns, 11 and 12: with some of the parameters
-    if not request.keys() <= {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12} or _has(request, 10, 11, 12) or 4 not in request:
+    # 4: values, 10: without columns, 11 and 12: with some of the parameters, 13: names, in place of values
+    if not request.keys() <= {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13} or _has(request, 10, 11, 12):
         return None
     of = _of_table(request, catalog, db=2, table=3, in_catalog=1, write_ids=8, table_id=9)
-    if of is None:
+    if of is None or (4 in request) == (13 in request):
         return None
+    if 13 in request:
+        names = _texts(request, 13)
+        return PartitionsCall(of, names, with_privileges=True, in_struct=True) if _limit(request, 5) == -1 else None
     return ListCall(of, _texts(request, 4), _limit(request, 5), with_privileges=True, in_struct=True)
 
 

@@ -416,9 +416,15 @@ def test_partitions_with_privileges_of_their_own_are_the_metastores() -> None:
 
     async def use(world: World) -> None:
         asked: Struct = {1: record({2: text("db"), 3: text("t"), 4: texts([])})}
-        assert await world.answered("get_partitions_ps_with_auth_req", asked)
+        by_name: Struct = {1: record({2: text("db"), 3: text("t"), 13: texts(["p=1"])})}
+        world.cache.objects = {("1",): {1: texts(["1"])}}
+        for each in (asked, by_name):
+            found = await world.outcome("get_partitions_ps_with_auth_req", each)
+            body = of_list(STRUCT, [{1: texts(["1"])}], in_struct=True)
+            assert found.reply == reply("get_partitions_ps_with_auth_req", 3, body)
         world.cache.table = table_struct("1", "p", PARTITION_LEVEL_PRIVILEGE="TRUE")
-        assert not await world.answered("get_partitions_ps_with_auth_req", asked)
+        for each in (asked, by_name):
+            assert not await world.answered("get_partitions_ps_with_auth_req", each)
         assert await world.answered("get_partition_names", NAMES)
 
     run(use)

@@ -142,6 +142,30 @@ def test_what_asks_for_more_or_less_than_is_stored_is_the_metastores(call: str, 
 
 
 @pytest.mark.parametrize(
+    ("more", "is_read"),
+    [
+        ({}, True),
+        ({5: (I16, -1)}, True),
+        ({5: (I16, 3)}, False),
+        ({4: texts(["1"])}, False),
+        ({13: texts([])}, True),
+        ({13: text("p=1")}, None),
+    ],
+)
+def test_partitions_with_privileges_are_asked_for_by_names_too(more: Struct, *, is_read: bool | None) -> None:
+    """As Spark and HiveServer2 do before they write. Names and values together are the metastore's."""
+    request, _ = REQUESTS["get_partitions_ps_with_auth_req"]
+    by_names = {number: value for number, value in request.items() if number != 4} | {13: texts(["p=1"])} | more
+    if is_read is None:
+        with pytest.raises(ValueError, match="no list of texts"):
+            asked("get_partitions_ps_with_auth_req", by_names)
+        return
+    names = tuple(field(by_names, 13))
+    expected = PartitionsCall(OfTable("db", "t", LISTED, 7), names, with_privileges=True, in_struct=True)
+    assert asked("get_partitions_ps_with_auth_req", by_names) == (expected if is_read else None)
+
+
+@pytest.mark.parametrize(
     ("call", "pattern"),
     [
         ("get_partitions_by_names_req", 12),

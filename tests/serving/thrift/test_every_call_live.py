@@ -57,7 +57,9 @@ def test_every_call_is_answered_as_the_metastore_answers(
         "fetch_partition_names_req": {1: record({**later, 4: (I16, -1)})},
     }
     assert {*calls, *plain} == ANSWERED
-    for call, asked in (calls if transactional else calls | plain).items():
+    by_name = with_list(8, {**later, 6: text("me"), 7: texts(["us"]), 9: long(table_id), 13: names})
+    again = [("get_partitions_ps_with_auth_req", by_name)]
+    for call, asked in [*(calls if transactional else calls | plain).items(), *again]:
         reply = from_cache(installation, call, lambda call=call, asked=asked: engine.call(call, asked, 3))  # type: ignore[misc]
         assert reply == direct.call(call, asked, 3), call
         assert result_of(reply) is not None
