@@ -74,6 +74,9 @@ HDFS_ROOTS = (
 )
 """An HDFS for the tests of the byte cache: Hadoop's own small cluster, and what its shaded jars leave out."""
 
+ENGINE_ROOTS = ("org.apache.hive:hive-exec:4.0.1",)
+"""Hive's client as Spark loads it for the tests of the Thrift front; the metastore's own jars are the rest of it."""
+
 
 def main() -> None:
     """Writes all pin files. Takes about half a minute."""
@@ -88,6 +91,7 @@ def main() -> None:
         write("registry", [tuple(root.split(":")) for root in REGISTRY_ROOTS], repository)
         write("streams", resolve(STREAMS_ROOTS, repository), repository)
         write("connect", resolve(CONNECT_ROOTS, repository), repository)
+        write("engine", [tuple(root.split(":")) for root in ENGINE_ROOTS], repository)
         write("hdfs", [tuple(root.split(":")) for root in HDFS_ROOTS], repository)
 
 
