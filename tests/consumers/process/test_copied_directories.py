@@ -7,6 +7,7 @@ from pathlib import Path
 
 from consumers.owner.client import OwnerConnection
 from stream.kafka.connection import KafkaCluster
+from stream.kafka.locations import LocationsReader
 from tests.consumers.consuming import ConsumeProcess, Feed, until
 
 
@@ -36,3 +37,31 @@ def test_a_copy_of_a_data_directory_is_a_member_of_its_own(
             assert (two.terminate(), one.terminate()) == (0, 0)
     names = [(tmp_path / each / "instance").read_text() for each in ("one", "two")]
     assert names[0] != names[1]
+
+
+def test_a_copy_of_the_owners_data_directory_can_follow_it(
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
+) -> None:
+    """It is announced as a follower, by another name, also where it starts before the owner does again."""
+    feed = Feed(kafka, keyspace_name)
+    feed.load(100)
+    with ConsumeProcess(kafka, keyspace_name, tmp_path / "one") as one:
+        one.ready()
+        assert one.terminate() == 0
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    name = (tmp_path / "one" / "instance").read_text()
+    flags = ["--follower"]
+    with (
+        LocationsReader(kafka) as reader,
+        ConsumeProcess(kafka, keyspace_name, tmp_path / "two", group=f"{keyspace_name}-two", flags=flags) as two,
+    ):
+        two.ready()
+        until(lambda: len(reader.followers(keyspace_name, 0)) == 1, "the follower")
+        with ConsumeProcess(kafka, keyspace_name, tmp_path / "one") as one:
+            one.ready()
+            until(lambda: reader.owner_of(keyspace_name, 0) is not None, "the owner")
+            [follower], owner = reader.followers(keyspace_name, 0), reader.owner_of(keyspace_name, 0)
+            assert owner is not None
+            assert (owner.instance, follower.instance) == (name, (tmp_path / "two" / "instance").read_text())
+            assert (one.terminate(), two.terminate()) == (0, 0)
+    assert follower.instance != owner.instance
