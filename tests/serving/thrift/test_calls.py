@@ -64,8 +64,8 @@ REQUESTS: dict[str, tuple[Struct, Any]] = {
         lambda of: ListCall(of, names_only=True),
     ),
     "get_partitions_ps_with_auth_req": (
-        named(2, 3, 1, write_ids=8, table_id=9, n4=texts([]), n6=text("me")),
-        lambda of: ListCall(of, (), -1, with_privileges=True, in_struct=True),
+        named(2, 3, 1, write_ids=8, table_id=9, n4=texts(["1"]), n6=text("me")),
+        lambda of: ListCall(of, ("1",), -1, with_privileges=True, in_struct=True),
     ),
     "get_all_table_constraints": (named(1, 2, 3, write_ids=4, table_id=5), ConstraintsCall),
 }
@@ -109,6 +109,22 @@ def test_a_request_is_read_by_its_numbers(call: str) -> None:
     request, expected = REQUESTS[call]
     assert asked(call, request) == expected(OfTable("db", "t", LISTED, 7))
     assert asked(call, {**request, 55: TRUE}) is None, "a newer engine may mean something by it"
+
+
+@pytest.mark.parametrize(
+    ("call", "numbers"),
+    [
+        ("get_table_req", {*range(1, 12)} - {5}),
+        ("get_partitions_by_names_req", {*range(1, 14)}),
+        ("get_partition_names_ps_req", {*range(1, 8)}),
+        ("get_partitions_req", {*range(1, 10)}),
+        ("get_all_table_constraints", {*range(1, 6)}),
+    ],
+)
+def test_an_engine_may_write_every_field(call: str, numbers: set[int]) -> None:
+    """With its default, in place of leaving it out."""
+    request, _ = REQUESTS[call]
+    assert asked(call, dict.fromkeys(numbers, (BOOL, False)) | request) == asked(call, request)
 
 
 @pytest.mark.parametrize("call", OTHERS)

@@ -44,7 +44,7 @@ class Beside:
         while data := await reader.read(1 << 16):
             self.got += data
             self.arrived.set()
-            writer.write(b"seen")
+            writer.write(b"seen\0")  # as a reply ends: the relay is ready for the next call
         writer.close()
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -84,7 +84,7 @@ def test_a_connection_with_settings_of_its_own_is_the_metastores() -> None:
         await beside.send(asked)
         assert (await beside.engine[0].read(1 << 16))[8:21] == b"get_table_req"
         await beside.send(setting)
-        assert (await beside.engine[0].read(4)) == b"seen"
+        assert (await beside.engine[0].readexactly(5)) == b"seen\0"
         await beside.send(asked)
         await beside.reaches(setting + asked)
 
