@@ -14,6 +14,7 @@ import pytest
 import trustme
 from structlog.testing import capture_logs
 
+from serving.errors import ReadError
 from serving.http.front import Front
 from serving.metrics import FrontMetrics
 from serving.reads.spaces import TableSpace
@@ -241,3 +242,24 @@ def test_what_stands_against_answers_is_told_once(monkeypatch: pytest.MonkeyPatc
     with capture_logs() as told:
         run(use)
     assert [each["why"] for each in told if each["log_level"] == "warning"] == ["a filter", "a filter", "a hook"]
+
+
+def test_nothing_is_answered_before_the_metastore_has_said_that_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A front that starts while the metastore is away knows nothing of its settings."""
+    monkeypatch.setattr(listening, "ASK_EVERY_S", 0.0)
+    source = Source()
+    source.against = ReadError("source_unreachable", "away")
+
+    async def use() -> None:
+        listener = listener_of(source, [])
+        await listener.start()
+        for against in (source.against, ""):
+            assert not listener._answers.may_answer
+            source.against = against
+            for _ in range(3):
+                source.asked.clear()
+                await source.asked.wait()
+        assert listener._answers.may_answer
+        await listener.close()
+
+    run(use)

@@ -112,7 +112,16 @@ def test_a_head_is_read_once_it_is_there() -> None:
     assert head_of(NAMED[:whole]) == head_of(NAMED + b"more") == Head("get_table", CALL, -7, whole)
 
 
-@pytest.mark.parametrize("data", [b"\x01", b"\x80\x02", b"\x00\x00\x00\x20\x80\x01", b"\x80\x01\x00\x01" + b"\xff" * 4])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x01",
+        b"\x80\x02",
+        b"\x00\x00\x00\x20\x80\x01",
+        b"\x80\x01\x00\x01" + b"\xff" * 4,
+        b"\x80\x01\x00\x01\x01\x00\x00\x04",
+    ],
+)
 def test_what_begins_otherwise_is_no_message(data: bytes) -> None:
     """SASL, frames and hostile lengths are told from a call by their first bytes."""
     with pytest.raises(ThriftError):

@@ -87,6 +87,18 @@ def test_names_alone_are_asked_for_where_no_more_is_wanted() -> None:
     run(use)
 
 
+def test_partitions_of_some_values_are_asked_for_by_them() -> None:
+    """All of a table would be another answer."""
+
+    async def use(world: World) -> None:
+        world.cache.objects = {("1",): PARTITION}
+        request = {**CALLS["get_partitions_ps_with_auth_req"], 4: texts(["1"])}
+        assert await world.answered("get_partitions_ps_with_auth_req", {1: record(request)})
+        assert getattr(world.cache.wanted[0], "prefix", None) == ("1",)
+
+    run(use)
+
+
 def test_what_is_kept_of_tables_and_partitions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """For an engine that looks at everything, for years. What is forgotten is looked at again."""
     for module, name in ((shown, "FACTS_MAX"), (shown, "PARTITIONS_MAX"), (answering, "TABLES_MAX")):
