@@ -152,8 +152,8 @@ def test_connections_beyond_the_limit_are_closed_and_make_room_when_they_end() -
                     "too many connections of engines"
                 ]
                 assert await first.call() == (REPLY, b"1\0")
-            while listener._relays:
-                await asyncio.sleep(0)
+            if listener._relays:
+                await asyncio.wait(listener._relays)
             async with engine(listener) as third:
                 assert await third.call() == (REPLY, b"1\0")
 
