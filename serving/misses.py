@@ -12,6 +12,7 @@ BEHIND: Final = "behind"
 VOIDED: Final = "void"
 NOT_FOLDED: Final = "not_folded"
 NO_OWNER: Final = "no_owner"
+NO_LIST: Final = "no_list"
 OTHER_MEANING: Final = "other_meaning"
 NEVER_CACHED: Final = "never_cached"
 UNPROVED: Final = "unproved"
@@ -20,11 +21,17 @@ REASONS: Final = {
     VOIDED: "changed, but the log does not say to what: a statement, DDL, or an image too large",
     NOT_FOLDED: "no event of it was folded, and its table is not known to be whole",
     NO_OWNER: "no owner answered",
+    NO_LIST: "an engine asked for a transactional table without a write-id list",
     OTHER_MEANING: "its table was changed, and owner and front do not describe it alike yet",
     NEVER_CACHED: "its table can't be cached",
     UNPROVED: "another one: `why` of the answer says it",
 }
 """Reason → what it means, for people."""
+
+
+def refusal_reason(code: str) -> str:
+    """The reason for which an owner gave no answer but an error with this code, or nobody answered."""
+    return NO_LIST if code == "missing_write_ids" else NO_OWNER
 
 
 def miss_reason(answer: OwnerRow | OwnerTable | OwnerObjects | RangeRows | None) -> str:

@@ -22,7 +22,7 @@ from serving.answers import RawObjects, raw_image
 from serving.client.answers import FreshnessName, ObjectsAnswer, ServedFrom
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
-from serving.misses import NO_OWNER, miss_reason
+from serving.misses import NO_LIST, NO_OWNER, miss_reason, refusal_reason
 from serving.reads.demands import NO_VECTOR, ReadDemand, RequestedTable
 from serving.reads.flight import Flights
 from serving.reads.owners import AnswerTooLarge, OwnerAway, Owners
@@ -129,8 +129,11 @@ class ObjectReads:
         while asked:
             try:
                 part = await self._ask_owners(space, asked[0], demand, after, version, as_struct=True)
-            except ReadError:
-                self._metrics.missed("object", NO_OWNER)
+            except ReadError as error:
+                reason = refusal_reason(error.code)
+                self._metrics.missed("object", reason)
+                if reason == NO_LIST:
+                    raise
                 return None
             found = part if found is None else _joined(found, part)
             has_all = wanted.names_only or len(part.structs) == len(part.names)

@@ -14,7 +14,7 @@ from serving.answers import RawTableAnswer, absence_fields, raw_image
 from serving.client.answers import FreshnessName, ListsAnswer, ServedFrom, TableAnswer, TableList
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
-from serving.misses import NO_OWNER, miss_reason
+from serving.misses import NO_LIST, NO_OWNER, miss_reason, refusal_reason
 from serving.reads.demands import ReadDemand, RequestedTable
 from serving.reads.fills import Fills
 from serving.reads.flight import Flights
@@ -148,12 +148,16 @@ class TableReads:
         """The table as Thrift (`OwnerTable.struct`) if the cache proves it fresh. None: the source has to be asked.
 
         A list without an id is of the table that has the name; then the demand has the end of the source's log.
+        Raises `ReadError` ``missing_write_ids`` alone.
         """
         deadline = asyncio.get_running_loop().time() + demand.max_wait_ms / 1000
         try:
             found = await self._ask_owners(TableLookup(space, wanted, demand, deadline), as_struct=True)
-        except ReadError:
-            self._metrics.missed("table", NO_OWNER)
+        except ReadError as error:
+            reason = refusal_reason(error.code)
+            self._metrics.missed("table", reason)
+            if reason == NO_LIST:
+                raise
             return None
         if found.struct is None or not is_proved(found, demand):
             self._metrics.missed("table", miss_reason(found))

@@ -7,6 +7,7 @@ folded the log up to there. So must it after a call that was passed on, since wh
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import structlog
 
 from consumers.fold.objects import PARTITION
 from consumers.owner.protocol import OwnerObjects, OwnerTable
+from consumers.owner.tables import MissingWriteIds
 from serving.errors import ReadError
 from serving.reads.demands import ReadDemand, RequestedTable
 from serving.reads.objects import ObjectReads, RequestedObjects
@@ -49,6 +51,8 @@ Found = TypeVar("Found", OwnerTable, OwnerObjects)
 AT_ONCE: Final = 10_000
 CONSTRAINTS: Final = "constraints"
 TABLES_MAX: Final = 100_000
+LISTLESS_S: Final = 5.0
+"""How long a table that needs a list is not looked for without one: engines make several such calls in a row."""
 _PLAIN: Final = re.compile("[A-Za-z0-9-]*")
 """Values that a metastore compares as they are: others it may take for patterns (``getPartitionNamesPs``)."""
 
@@ -104,6 +108,8 @@ class Answers:
         self._max_staleness_ms = max_staleness_ms
         self._keys: dict[tuple[int, int], tuple[str, ...]] = {}
         """Epoch and table id → partition columns. No statement renames them, adds one or takes one away."""
+        self._needs_list: dict[tuple[str, str], float] = {}
+        """Database and table → until when a call without a list is the metastore's. It may be another table then."""
         self.may_answer = True
         """False: all is the metastore's."""
 
@@ -217,6 +223,21 @@ class Answers:
         self, of: OfTable, session: Session, read: Callable[[ReadDemand], Awaitable[Found | None]]
     ) -> Found | None:
         """What ``read`` finds if it is proved for the session; None: it is not."""
+        name, now_s = (of.db, of.table), asyncio.get_running_loop().time()
+        if of.write_ids is None and self._needs_list.get(name, 0.0) > now_s:
+            return None
+        try:
+            return await self._prove(of, session, read)
+        except ReadError as error:
+            if error.code == MissingWriteIds.code:
+                if len(self._needs_list) >= TABLES_MAX:
+                    self._needs_list.clear()
+                self._needs_list[name] = now_s + LISTLESS_S
+            return None
+
+    async def _prove(
+        self, of: OfTable, session: Session, read: Callable[[ReadDemand], Awaitable[Found | None]]
+    ) -> Found | None:
         if not session.moved:
             not_before_ms = 0
             is_bounded = of.write_ids is None and self._max_staleness_ms > 0

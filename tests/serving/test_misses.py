@@ -4,13 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import re
+from typing import cast
 
 import pytest
 
 from consumers.fold.entry import VALUE, VOID
 from consumers.owner.protocol import SCHEMA_CHANGED, UNKNOWN_KEY, OwnerError, OwnerRow
+from serving.errors import ReadError
 from serving.metrics import FrontMetrics
-from serving.misses import BEHIND, NO_OWNER, NOT_FOLDED, OTHER_MEANING, REASONS, UNPROVED, VOIDED, miss_reason
+from serving.misses import (
+    BEHIND,
+    NO_LIST,
+    NO_OWNER,
+    NOT_FOLDED,
+    OTHER_MEANING,
+    REASONS,
+    UNPROVED,
+    VOIDED,
+    miss_reason,
+)
+from serving.reads.demands import ReadDemand, RequestedTable
+from serving.reads.fills import Fills
+from serving.reads.objects import ObjectReads, RequestedObjects
+from serving.reads.owners import OwnerAway, Owners
+from serving.reads.spaces import TableSpace
+from serving.reads.tables import TableReads
+from stream.wire.keys import Layout
 from tests.serving.fakes import FakeOwner, FakeRowSource, owner_row, owner_table
 from tests.serving.test_row_reads import IMAGE, Reads, served, space_of
 
@@ -66,3 +85,37 @@ def test_a_miss_is_counted_once_and_a_hit_never(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(story())
     counted = re.findall(r"^freshet_serve_misses_total\{(.*)\} 1\.0$", metrics.exposition().decode(), re.M)
     assert sorted(counted) == [f'kind="row",reason="{NO_OWNER}"', f'kind="row",reason="{NOT_FOLDED}"']
+
+
+class Refusing:
+    """Owners that refuse, or that are away."""
+
+    def __init__(self, error: ReadError) -> None:
+        self.error = error
+
+    async def ask_any(self, *_: object, **__: object) -> None:
+        raise self.error
+
+
+AWAY = OwnerAway("it does not answer")
+NEEDS_LIST = ReadError("missing_write_ids", "db.t is transactional")
+
+
+@pytest.mark.parametrize(("error", "reason"), [(NEEDS_LIST, NO_LIST), (AWAY, NO_OWNER)])
+def test_an_owner_that_needs_a_list_is_not_away(error: ReadError, reason: str) -> None:
+    """An engine's call without a list has a reason of its own, and its front is told."""
+    metrics, space = FrontMetrics(), TableSpace("hive", Layout(1))
+    owners, wanted = cast("Owners", Refusing(error)), RequestedTable("hive", "db", "t")
+    tables, objects = TableReads(owners, cast("Fills", None), metrics), ObjectReads(owners, metrics)
+
+    async def read_both() -> list[object]:
+        partitions = RequestedObjects("partition", wanted)
+        reads = (
+            tables.read_struct(space, wanted, ReadDemand()),
+            objects.read_structs(space, partitions, ReadDemand()),
+        )
+        return [*await asyncio.gather(*reads, return_exceptions=True)]
+
+    assert asyncio.run(read_both()) == [error if reason == NO_LIST else None] * 2
+    assert metrics.misses() == {reason: 2}
+    assert reason in REASONS

@@ -197,6 +197,36 @@ def test_without_a_list_or_an_id_the_end_of_the_log_is_demanded(missing: int) ->
     run(use)
 
 
+def test_a_table_that_needs_a_list_is_not_looked_for_without_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a few seconds: it may be another table then. With a list it is, and so are others."""
+
+    async def use(world: World) -> None:
+        def needs_list(_: ReadDemand) -> bool:
+            wanted = world.cache.wanted[-1]
+            of = wanted if isinstance(wanted, RequestedTable) else wanted.table
+            if of is not None and of.write_ids is None and of.table == "t":
+                raise ReadError("missing_write_ids", "a list")
+            return True
+
+        world.cache.proves = needs_list
+        for _ in range(3):
+            assert await world.outcome("get_table_req", table_asked()) == PASSED_ON
+            assert await world.outcome("get_partition_names", NAMES) == PASSED_ON
+        assert (world.ends_asked, len(world.cache.demands)) == (1, 1)
+        assert await world.answered("get_partition_names_ps_req", BY_LIST)
+        assert await world.answered("get_partition_names", {**NAMES, 2: text("other")})
+        world.cache.proves = lambda _: True
+        assert not await world.answered("get_partition_names", NAMES)
+        monkeypatch.setattr("serving.thrift.answering.LISTLESS_S", 0.0)
+        world.answers._needs_list.clear()
+        world.cache.proves = needs_list
+        assert not await world.answered("get_partition_names", NAMES)
+        world.cache.proves = lambda _: True
+        assert await world.answered("get_partition_names", NAMES)
+
+    run(use)
+
+
 def test_after_a_call_that_was_passed_on_the_end_of_the_log_is_demanded_first() -> None:
     """What the metastore showed, no list may go back behind. Once: then the token has it."""
 
