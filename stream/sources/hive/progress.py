@@ -19,6 +19,8 @@ class Progress:
         """``cursor``: as it was published. Without one, or with one that can't be read, a sweep begins."""
         try:
             found = json.loads(cursor) if cursor else {}
+            self.catalog: str = str(found.get("catalog", ""))
+            """The Hive catalog that was published; "" of an earlier version, which did not say."""
             self.sweeping: bool = bool(found.get("sweeping", True))
             self.swept: str = str(found.get("swept", ""))
             dirty = [str(each) for each in found.get("dirty", [])]
@@ -45,7 +47,7 @@ class Progress:
             """The same for partitions, which have a sweep of their own before that."""
         except (ValueError, TypeError, AttributeError, RecursionError):
             self.sweeping, self.swept, dirty, self.untold, self.adds_together = True, "", [], (), False
-            self.objects_due, self.detailed, self.parted, self.keys = True, "", "", {}
+            self.objects_due, self.detailed, self.parted, self.keys, self.catalog = True, "", "", {}, ""
         self._dirty = dict.fromkeys(dirty)
 
     @property
@@ -90,13 +92,13 @@ class Progress:
         """
         left = {*self._dirty, *others}
         if len(left) > DIRTY_MAX:
-            return json.dumps({"sweeping": True, "swept": "", "keys": {**keys}})
+            return json.dumps({"sweeping": True, "swept": "", "keys": {**keys}, "catalog": self.catalog})
         found = {"sweeping": self.sweeping, "swept": self.swept, "dirty": sorted(left), "objects": self.objects_due}
         told = {"untold": sorted(untold), "together": True, "adds_together": self.adds_together}
         if len(untold) > DIRTY_MAX:
             told = {"together": False}
         parts = {"details": self.detailed, "partitions": self.parted, "keys": {**keys}, "defaults": True}
-        return json.dumps({**found, **parts, **told})
+        return json.dumps({**found, **parts, **told, "catalog": self.catalog})
 
 
 def checksum_of(row: Mapping[str, Any]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from stream.sources.hive.live.fetching import Fetcher
 from stream.sources.hive.live.following import FollowOptions
 from stream.sources.hive.live.metastore import MetastoreSettings, MetastoreUnlogged, Transactions
 from stream.sources.hive.live.notification_log import HiveHistoryLost
-from stream.sources.hive.progress import checksum_of
+from stream.sources.hive.live.source import CatalogChanged
+from stream.sources.hive.progress import DIRTY_MAX, Progress, checksum_of
 from stream.sources.hive.rpc.connection import MetastoreRefused, MetastoreUnreachable
 from stream.wire.events import ResumePoint, SourceTransaction
 from tokens.errors import FreshetError
@@ -33,7 +35,12 @@ class Steps:
     """
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, steps: Sequence[Exception | None], resume: ResumePoint | None = None
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        steps: Sequence[Exception | None],
+        resume: ResumePoint | None = None,
+        *,
+        new_epoch: bool = False,
     ) -> None:
         self.told: list[object] = []
         self.begun: list[int | None] = []
@@ -49,7 +56,7 @@ class Steps:
             monkeypatch.setattr(source, wait, 0.0)
         self.checks: list[FreshetError | None] = []
         monkeypatch.setattr(source, "check_settings", self._check_settings)
-        self.source = source.HiveSource(OPTIONS, lambda: self)
+        self.source = source.HiveSource(OPTIONS, lambda: self, new_epoch=new_epoch)
 
     def run(self) -> list[object]:
         """Until it stops; what was done."""
@@ -235,3 +242,18 @@ def test_a_metastore_that_is_started_anew_without_its_listener_ends_the_source(m
     with pytest.raises(MetastoreUnlogged):
         steps.run()
     assert len(steps._steps) == 1  # it has taken no step over the new connection
+
+
+@pytest.mark.parametrize(("published", "is_refused"), [("hive", False), ("", False), ("spark", True)])
+def test_another_catalog_than_the_one_that_is_published_needs_a_new_epoch(
+    monkeypatch: pytest.MonkeyPatch, published: str, is_refused: bool
+) -> None:
+    """All catalogs share the log, so it went on: nothing told of the published tables any more, and they were fresh."""
+    progress = Progress()
+    progress.catalog = published
+    for cursor in (progress.cursor(), progress.cursor(map(str, range(DIRTY_MAX + 1)))):
+        steps = Steps(monkeypatch, [None], resumed(5, cursor=cursor))
+        with pytest.raises(CatalogChanged, match="spark") if is_refused else nullcontext():
+            steps.run()
+        anew = Steps(monkeypatch, [None], resumed(5, cursor=cursor), new_epoch=True)
+        assert any("asked_for" in str(each) for each in anew.run())

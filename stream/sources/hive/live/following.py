@@ -89,6 +89,7 @@ class Following:
         self._status = status
         self._log = NotificationLog(metastore, resume, status)
         self._progress = Progress(resume.cursor)
+        self._progress.catalog = options.settings.catalog
         self._fetcher = Fetcher(options.settings, options.threads, options.list_age_s)
         self._sweep: Sweep[Fetched] | None = None
         self._swept_names: frozenset[str] = frozenset()

@@ -20,6 +20,7 @@ from stream.sources.hive.live.metastore import Metastore, Transactions, check_se
 from stream.sources.hive.live.notification_log import HiveHistoryLost, check_event, event_id_of
 from stream.sources.hive.live.object_calls import DEFAULT_CATALOG
 from stream.sources.hive.messages import FLAVOR
+from stream.sources.hive.progress import Progress
 from stream.sources.hive.rpc.connection import MetastoreError, MetastoreRefused
 from stream.sources.hive.structs import ThriftError
 from stream.sources.status import SourceStatus
@@ -61,6 +62,12 @@ class PublisherLike(Protocol):
 
     def abandon(self) -> None:
         """See there."""
+
+
+class CatalogChanged(FreshetError):
+    """The topic has another catalog, of which nothing would be told any more; code ``catalog_changed``."""
+
+    code = "catalog_changed"
 
 
 class HiveSource:
@@ -145,7 +152,13 @@ class HiveSource:
             self._checked = opened
 
     def _check_resumable(self, metastore: Metastore, resume: ResumePoint) -> None:
-        """Whether the log still holds what was published last; else a new epoch is due."""
+        """Whether the log still holds what was published last; else a new epoch is due. Raises `CatalogChanged`."""
+        published, catalog = Progress(resume.cursor).catalog, self._options.settings.catalog
+        if published not in ("", catalog) and not self._new_epoch_for:
+            raise CatalogChanged(
+                f"the topic has the catalog {published}, and {catalog} is to be published",
+                hint=f"set catalog to {published} again, or start it with --new-epoch: that voids what is published",
+            )
         at = event_id_of(resume.position)
         end = metastore.last_event()
         if resume.partial_gtid:
