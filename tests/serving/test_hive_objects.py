@@ -294,8 +294,20 @@ class Log:
         (Log(21, 20), 20, 15, 20),
         (Log(1, 20), 20, 25, 20),
         (Log(1, 20, is_slow=True), 20, 15, 20),
+        (Log(1, 25, is_slow=True), 20, 15, 25),
     ],
-    ids=["known", "all", "far", "too many since", "far and some since", "cleaned", "all cleaned", "ahead", "slow"],
+    ids=[
+        "known",
+        "all",
+        "far",
+        "too many since",
+        "far and some since",
+        "cleaned",
+        "all cleaned",
+        "ahead",
+        "slow",
+        "slow, and changed while it was read",
+    ],
 )
 def test_what_the_log_does_not_tell_is_as_late_as_its_end(log: Log, lo: int, known: int, latest: int) -> None:
     """An event that was deleted, or that lies too far back, may have been one of the table."""

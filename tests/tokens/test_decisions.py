@@ -101,6 +101,15 @@ def test_shards_that_cannot_concern_the_key_ask_for_nothing(seen: Position, epoc
     assert decide(demand, known)[0] is Freshness.FRESH
 
 
+@pytest.mark.parametrize(("was", "now"), [("ks/was", "ks/0"), ("ks/0", "ks/was")])
+def test_a_lost_history_is_told_although_another_shard_is_only_behind(was: str, now: str) -> None:
+    """Who waits for the one would never hear of the other: only a lost history comes with a token to go on with."""
+    tag = replace(_tag(epoch=2, shard=now), ancestors={was: 2})
+    for behind, lost in ((was, now), (now, was)):
+        demand = Demand(_vector(behind, 2, "MariaDB/0-1-99").with_component(lost, 1, P("MariaDB/0-1-3")))
+        assert decide(demand, tag).verdict is Verdict.HISTORY_LOST
+
+
 @pytest.mark.parametrize(
     ("demand", "why"),
     [

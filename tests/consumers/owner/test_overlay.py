@@ -283,3 +283,11 @@ def test_what_was_used_leaves_room_for_what_is_new() -> None:
     overlay.put(name(20), fill())
     overlay.put(name(21), fill())
     assert keys(overlay, name(20), name(21)) == [name(20), name(21)]
+
+
+def test_a_fill_counts_from_before_it_was_read() -> None:
+    """Between the two ends of its read its row may have been deleted, and the tombstone dropped since."""
+    overlay = Overlay(1 << 20)
+    overlay.put(b"a", fill(lo=5)._replace(hi=gtid(7)))
+    assert overlay.get(b"a", b"s", gtid(5)) is not None
+    assert overlay.get(b"a", b"s", gtid(6)) is None
