@@ -12,7 +12,7 @@ BUGS: Final = (
     warehouse(
         "list_without_id_is_enough",
         "a list without an id is not demanded as of the end of the log, so that the name may be another table's",
-        Replace(Answers._proved, "await self._move(session)", "1 << 60"),
+        Replace(Answers._prove, "await self._move(session)", "1 << 60"),
     ),
     warehouse(
         "end_of_the_log_from_before_the_call",
