@@ -12,13 +12,12 @@ from stream.publish.publisher import PublisherLost
 from stream.sources.hive.live import fetching, source
 from stream.sources.hive.live.fetching import Fetcher
 from stream.sources.hive.live.following import FollowOptions
-from stream.sources.hive.live.metastore import MetastoreSettings, MetastoreUnlogged, Transactions
+from stream.sources.hive.live.metastore import MetastoreSettings, Transactions
 from stream.sources.hive.live.notification_log import HiveHistoryLost
 from stream.sources.hive.live.source import CatalogChanged
 from stream.sources.hive.progress import DIRTY_MAX, Progress, checksum_of
 from stream.sources.hive.rpc.connection import MetastoreRefused, MetastoreUnreachable
 from stream.wire.events import ResumePoint, SourceTransaction
-from tokens.errors import FreshetError
 
 OPTIONS = FollowOptions(MetastoreSettings((("127.0.0.1", 1),)), "hive/0", poll_s=0.0)
 
@@ -54,19 +53,12 @@ class Steps:
         monkeypatch.setattr(source, "Following", self._following)
         for wait in ("BACKOFF_FIRST_S", "BACKOFF_MAX_S"):
             monkeypatch.setattr(source, wait, 0.0)
-        self.checks: list[FreshetError | None] = []
-        monkeypatch.setattr(source, "check_settings", self._check_settings)
         self.source = source.HiveSource(OPTIONS, lambda: self, new_epoch=new_epoch)
 
     def run(self) -> list[object]:
         """Until it stops; what was done."""
         self.source.run()
         return self.told
-
-    def _check_settings(self, _: MetastoreSettings) -> None:
-        self.told.append("settings")
-        if self.checks and (failure := self.checks.pop(0)) is not None:
-            raise failure
 
     def _following(self, *words: Any) -> Steps:
         begun = words[-1]
@@ -78,16 +70,12 @@ class Steps:
         if not self._steps:
             self.source.stop()
         elif (failure := self._steps.pop(0)) is not None:
-            self.opened += self.reopens
             raise failure
         return True
 
     # the metastore
 
     catalog = "warehouse"
-    opened = 0
-    reopens = False
-    """Each call after a step that failed opens another connection."""
 
     def catalog_object(self) -> dict[int, object] | None:
         """The catalog, or None."""
@@ -232,16 +220,6 @@ def test_a_fetcher_that_is_closed_closes_its_connections(monkeypatch: pytest.Mon
     assert first is again
     fetcher.close()
     assert closed == ["closed"]
-
-
-def test_a_metastore_that_is_started_anew_without_its_listener_ends_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It asked at its start alone: no event told of a change from then on, and markers called the old state fresh."""
-    steps = Steps(monkeypatch, [None, MetastoreUnreachable("gone"), None])
-    steps.reopens = True
-    steps.checks = [MetastoreUnlogged("logs nothing")]
-    with pytest.raises(MetastoreUnlogged):
-        steps.run()
-    assert len(steps._steps) == 1  # it has taken no step over the new connection
 
 
 @pytest.mark.parametrize(("published", "is_refused"), [("hive", False), ("", False), ("spark", True)])

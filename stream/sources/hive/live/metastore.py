@@ -133,11 +133,6 @@ class Metastore(PrivilegeCalls):
         connection = MetastoreConnection(settings.addresses, timeout_s=settings.timeout_s, access=settings.access)
         super().__init__(settings.catalog, connection)
 
-    @property
-    def opened(self) -> int:
-        """How many connections it has opened, to the same metastore or another one."""
-        return self._connection.opened
-
     def close(self) -> None:
         """Close the connection. The next call opens another."""
         self._connection.close()

@@ -16,7 +16,7 @@ import structlog
 from stream.kafka.connection import KafkaUnreachable
 from stream.publish.publisher import PublisherLost
 from stream.sources.hive.live.following import Following, FollowOptions
-from stream.sources.hive.live.metastore import Metastore, Transactions, check_settings
+from stream.sources.hive.live.metastore import Metastore, Transactions
 from stream.sources.hive.live.notification_log import HiveHistoryLost, check_event, event_id_of
 from stream.sources.hive.live.object_calls import DEFAULT_CATALOG
 from stream.sources.hive.messages import FLAVOR
@@ -87,7 +87,6 @@ class HiveSource:
         self._stopping = threading.Event()
         self._new_epoch_for = "asked_for" if new_epoch else ""
         self._backoff_s = BACKOFF_FIRST_S
-        self._checked = 0
         self.status = SourceStatus()
 
     def stop(self) -> None:
@@ -97,8 +96,7 @@ class HiveSource:
     def run(self) -> None:
         """Publish until `stop`. Outages of Kafka and of the metastore are waited out. Other errors are raised.
 
-        So is `UnknownCatalog`, but only where nothing was published: a catalog may be dropped later. So is what
-        `check_settings` raises.
+        So is `UnknownCatalog`, but only where nothing was published: a catalog may be dropped later.
         """
         with Metastore(self._options.settings) as metastore:
             while not self._stopping.is_set():
@@ -112,7 +110,6 @@ class HiveSource:
     def _publish(self, metastore: Metastore) -> None:
         """Run with one publisher, until stopped."""
         metastore.last_event()  # before the shard is taken over: a source that can't work must not stop one that does
-        self._check_settings(metastore)
         publisher = self._new_publisher()
         begun: list[Transactions] = []
 
@@ -141,15 +138,6 @@ class HiveSource:
         except BaseException:
             publisher.abandon()
             raise
-
-    def _check_settings(self, metastore: Metastore) -> None:
-        """Ask again over each new connection: a metastore may have been started anew with other settings."""
-        if self.status.outage:
-            metastore.last_event()  # connects, before anything is published of what it says
-        if metastore.opened != self._checked:
-            opened = metastore.opened
-            check_settings(self._options.settings)
-            self._checked = opened
 
     def _check_resumable(self, metastore: Metastore, resume: ResumePoint) -> None:
         """Whether the log still holds what was published last; else a new epoch is due. Raises `CatalogChanged`."""
@@ -187,7 +175,6 @@ class HiveSource:
             self._report_ready(resume.position)
             while not self._stopping.is_set():
                 try:
-                    self._check_settings(metastore)
                     if not following.step():
                         following.wait(self._stopping, self._options.poll_s)
                 except (MetastoreError, ThriftError) as error:
