@@ -11,16 +11,20 @@ from stream.kafka.locations import LocationsReader
 from tests.consumers.consuming import ConsumeProcess, Feed, until
 
 
+def copy_directory(kafka: KafkaCluster, keyspace: str, place: Path) -> None:
+    """In ``place``: the data directory ``one`` of a consumer that has folded and ended, and a copy of it, ``two``."""
+    Feed(kafka, keyspace).load(100)
+    with ConsumeProcess(kafka, keyspace, place / "one") as one:
+        one.ready()
+        assert one.terminate() == 0
+    shutil.copytree(place / "one", place / "two")
+
+
 def test_a_copy_of_a_data_directory_is_a_member_of_its_own(
     kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
 ) -> None:
     """As who spares a new consumer the topic makes one. The two took each other's place again and again."""
-    feed = Feed(kafka, keyspace_name)
-    feed.load(100)
-    with ConsumeProcess(kafka, keyspace_name, tmp_path / "one") as one:
-        one.ready()
-        assert one.terminate() == 0
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    copy_directory(kafka, keyspace_name, tmp_path)
 
     def has_one(address: str) -> bool:
         with OwnerConnection(address) as connection:
@@ -43,12 +47,7 @@ def test_a_copy_of_the_owners_data_directory_can_follow_it(
     kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
 ) -> None:
     """It is announced as a follower, by another name, also where it starts before the owner does again."""
-    feed = Feed(kafka, keyspace_name)
-    feed.load(100)
-    with ConsumeProcess(kafka, keyspace_name, tmp_path / "one") as one:
-        one.ready()
-        assert one.terminate() == 0
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    copy_directory(kafka, keyspace_name, tmp_path)
     name = (tmp_path / "one" / "instance").read_text()
     flags = ["--follower"]
     with (
