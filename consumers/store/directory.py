@@ -69,15 +69,27 @@ def lock_directory(directory: Path, what: str = "store") -> int:
 
     Raises `StoreLockedError`, `StoreError` ``store_denied`` where there are no locks, ``OSError``.
     """
-    handle = os.open(directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        return lock_file(directory / _LOCK_NAME, what)
+    except BlockingIOError as error:
+        raise StoreLockedError(f"{directory}: another process has this {what} open", hint=HINT_LOCKED) from error
+
+
+def lock_file(path: Path, what: str) -> int:
+    """Locks a file, made if new, until the returned handle is closed. ``what``: its directory's name in errors.
+
+    Raises ``BlockingIOError`` if another process has it, `StoreError` ``store_denied`` where there are no locks,
+    ``OSError``.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         flock(handle, LOCK_EX | LOCK_NB)
     except OSError as error:
         os.close(handle)
         if isinstance(error, BlockingIOError):
-            raise StoreLockedError(f"{directory}: another process has this {what} open", hint=HINT_LOCKED) from error
+            raise
         raise StoreError(  # as on a network's file system without its lock service
-            f"{directory}: the file system does not lock this {what}: {error.strerror}",
+            f"{path.parent}: the file system does not lock this {what}: {error.strerror}",
             hint="set data_dir to a directory on a disk of this machine",
             code="store_denied",
         ) from error

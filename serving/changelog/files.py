@@ -113,16 +113,15 @@ class LogFiles:
         self._lock = os.open(directory / f"{heading.keyspace}.lock", os.O_CREAT | os.O_RDWR, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        except OSError as error:
             os.close(self._lock)
-            raise ChangeLogError(
-                f"another process writes the log of {heading.keyspace} in {directory}",
-                hint="run one for a keyspace and a directory",
-                code="log_taken",
-            ) from error
-        except OSError as error:  # as on a network's file system without its lock service
-            os.close(self._lock)
-            raise ChangeLogError(
+            if isinstance(error, BlockingIOError):
+                raise ChangeLogError(
+                    f"another process writes the log of {heading.keyspace} in {directory}",
+                    hint="run one for a keyspace and a directory",
+                    code="log_taken",
+                ) from error
+            raise ChangeLogError(  # as on a network's file system without its lock service
                 f"{directory}: the file system does not lock the log of {heading.keyspace}: {error.strerror}",
                 hint="name a directory on a disk of this machine",
                 code="log_failed",

@@ -267,7 +267,7 @@ def test_a_directory_is_held_by_one_at_a_time_and_nobody_waits_for_it(
         assert how & fcntl.LOCK_NB, "it would wait"
         lock(handle, how)
 
-    monkeypatch.setattr("freshet.together.alone.fcntl.flock", look)
+    monkeypatch.setattr("consumers.store.directory.flock", look)
     for _ in range(2):
         with alone(tmp_path / "stores"):
             with pytest.raises(AlreadyUp, match="another `freshet up` runs with the stores"):
@@ -282,7 +282,7 @@ def test_a_file_system_without_locks_is_told_by_name(tmp_path: Path, monkeypatch
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr("freshet.together.alone.fcntl.flock", refuse)
+    monkeypatch.setattr("consumers.store.directory.flock", refuse)
     with pytest.raises(StoreError, match=rf"{tmp_path}: .* does not lock .*: No locks available") as refused:
         alone(tmp_path).__enter__()
     assert refused.value.code == "store_denied"
