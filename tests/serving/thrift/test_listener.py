@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -19,9 +20,10 @@ from serving.http.front import Front
 from serving.metrics import FrontMetrics
 from serving.reads.spaces import TableSpace
 from serving.thrift import listener as listening
-from serving.thrift.listener import ListenerSettings, ThriftListener, check_thrift
+from serving.thrift.listener import ListenerSettings, ThriftListener, ThriftListenError, check_thrift
 from serving.thrift.messages import head_of
 from stream.access.certificates import Certificates
+from stream.access.listening import PlainListenRefused
 from stream.sources.hive.rpc.thrift import EXCEPTION, REPLY, message
 from stream.wire.keys import Layout
 from tests.access.certifying import write
@@ -54,12 +56,12 @@ async def free() -> Address:
         return cast("Address", server.sockets[0].getsockname()[:2])
 
 
-def listener_of(source: Source, metastores: Sequence[Address], **settings: Any) -> ThriftListener:
+def listener_of(source: Source, metastores: Sequence[Address], *, port: int = 0, **settings: Any) -> ThriftListener:
     """Before its start."""
     space = TableSpace("hive", Layout(1), source)
     reads = dict.fromkeys(("owners", "tables", "objects"))
     front = SimpleNamespace(table_space=lambda _: space, now_ms=lambda: 0, metrics=FrontMetrics(), **reads)
-    return ThriftListener(cast("Front", front), "hive", ListenerSettings("127.0.0.1", 0, metastores, **settings))
+    return ThriftListener(cast("Front", front), "hive", ListenerSettings("127.0.0.1", port, metastores, **settings))
 
 
 @asynccontextmanager
@@ -222,6 +224,25 @@ def test_engines_reach_a_listener_with_a_certificate_over_tls_alone(tmp_path: Pa
     run(use)
     check_thrift("hive", "0.0.0.0", files, plain=False)
     check_thrift("hive", "127.0.0.1", Certificates(), plain=False)
+
+
+def test_a_port_that_is_taken_is_told_with_the_setting_that_chose_it() -> None:
+    """It said that a file can't be read, and asked whether there is space. Often a metastore has it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        listener = listener_of(Source(), [], port=port)
+        with pytest.raises(ThriftListenError, match=f"cannot listen for engines of hive on 127.0.0.1:{port}") as failed:
+            asyncio.run(listener.start())
+    assert failed.value.code == "cannot_listen"
+    assert "[serve.thrift.hive]" in failed.value.hint
+
+
+def test_a_plain_listener_beyond_this_machine_is_refused_with_its_own_setting() -> None:
+    """There may be several of them."""
+    with pytest.raises(PlainListenRefused) as refused:
+        check_thrift("sales", "0.0.0.0", Certificates(), plain=False)
+    assert "serve.thrift.sales.plain" in (refused.value.hint or "")
+    check_thrift("sales", "0.0.0.0", Certificates(), plain=True)
 
 
 def test_what_stands_against_answers_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
